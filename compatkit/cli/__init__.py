@@ -71,6 +71,7 @@ COMMANDS = {
     "train": "Train the tasks of a recipe and publish their parts.",
     "verify": "Verify a registry's files, and repair what is possible.",
     "withdraw": "Withdraw a version, with a reason.",
+    "restore": "Take the withdrawal of a version back.",
 }
 MODULES = {"import": "import_", "clone": "remote", "pull": "remote", "push": "remote"}
 """Modules of this folder whose name is not that of the command."""

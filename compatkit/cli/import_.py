@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from compatkit.cli.images import AdmissionOptions
-from compatkit.cli.options import argument, command, option
+from compatkit.cli.options import argument, command
 from compatkit.cli.output import progress
 from compatkit.cli.remote import (
+    FollowOptions,
     finish,
     latest_option,
+    no_aliases_option,
     no_results_option,
     patterns_argument,
     transfer_settings,
@@ -20,15 +22,13 @@ from compatkit.registry.remotes.pushpull import import_components
 from compatkit.registry.store import Store
 
 
-class ImportOptions(AdmissionOptions, SignatureOptions):
+class ImportOptions(FollowOptions, AdmissionOptions, SignatureOptions):
     """Arguments and options of ``import``."""
 
     source: Path = argument()
     patterns: tuple[str, ...] = patterns_argument
     latest: bool = latest_option
-    aliases: bool = option(
-        "Also move aliases as in SOURCE; one that also moved differently here stays, and is listed."
-    )
+    no_aliases: bool = no_aliases_option
     no_results: bool = no_results_option
 
 
@@ -43,7 +43,8 @@ def import_command(options: ImportOptions) -> int | None:
     with progress("importing") as report:
         settings = transfer_settings(options, report)
         for reference in select_versions(other.references, wanted, settings.versions):
-            if settings.accept is not None:
+            is_withdrawn = reference.version in other.references.withdrawn(reference.name)
+            if settings.accept is not None and not is_withdrawn:
                 settings.accept(
                     str(reference.digest), other.signatures.of(str(reference.digest)), str(reference)
                 )

@@ -35,12 +35,31 @@ from compatkit.registry.store import Store
 if TYPE_CHECKING:
     from compatkit.registry import Progress
 
+PASSED = (
+    "unmeasured",
+    "jobs",
+    "dry_run",
+    "create",
+    "follow_aliases",
+    "follow_withdrawals",
+    "follow_results",
+)
+"""Options that are settings of a transfer."""
 SHOWN = 20
 """Blobs of a plan listed; ``--json`` lists all."""
 patterns_argument = argument("[PATTERN]...")
 latest_option = option("Only the latest version of each name.")
 no_results_option = option("Do not copy measured results of pairs.")
+no_aliases_option = option("Do not copy aliases.")
 dry_run_option = option("Show what would be copied; nothing is changed.")
+
+
+class FollowOptions(Options):
+    """Changes of what is here already; without these options they are listed and not made."""
+
+    follow_aliases: bool = option("Move aliases that are here already as they were moved there.")
+    follow_withdrawals: bool = option("Withdraw and restore versions that are here already as there.")
+    follow_results: bool = option("Copy results of pairs that were measured here under the same conditions.")
 
 
 class RemoteOptions(Options):
@@ -53,7 +72,7 @@ class RemoteOptions(Options):
     )
     jobs: int = option("Blobs copied in parallel.", default=8, min=1, max=64)
     no_results: bool = no_results_option
-    no_aliases: bool = option("Do not change aliases.")
+    no_aliases: bool = no_aliases_option
     latest: bool = latest_option
 
 
@@ -80,7 +99,7 @@ def push_command(options: PushOptions) -> int | None:
     return finish(options, result, "pushed")
 
 
-class PullOptions(RemoteOptions, SignatureOptions, AdmissionOptions):
+class PullOptions(RemoteOptions, FollowOptions, SignatureOptions, AdmissionOptions):
     """Arguments and options of ``pull``."""
 
     remote: str = argument()
@@ -90,7 +109,7 @@ class PullOptions(RemoteOptions, SignatureOptions, AdmissionOptions):
 
 @command("pull", PullOptions)
 def pull_command(options: PullOptions) -> int | None:
-    """Copy components from REMOTE, verified on arrival; nothing here is overwritten.
+    """Copy components from REMOTE, verified on arrival; nothing that is here changes.
 
     REMOTE is a folder, s3://bucket/prefix, hf://datasets/USER/NAME or another fsspec address. PATTERN is a name, a
     glob such as 'digits/*', or a reference such as 'digits/*@^1' for one version of each; default: all.
@@ -133,11 +152,11 @@ def transfer_settings(options: Options, report: Progress) -> TransferSettings:
     has = vars(options)
     return TransferSettings(
         versions="latest" if has.get("latest") else "all",
-        aliases=has.get("aliases", not has.get("no_aliases")),
+        aliases=not has.get("no_aliases"),
         evidence=not has.get("no_results"),
         policy_checks=options.policy_checks(report) if isinstance(options, AdmissionOptions) else None,
         progress=report,
-        **{name: has[name] for name in ("unmeasured", "jobs", "dry_run", "create") if name in has},
+        **{name: has[name] for name in PASSED if name in has},
     ).with_trust(demanded())
 
 
@@ -185,6 +204,11 @@ def _print(result: TransferReport, verb: str) -> None:
         paragraph(f"{counted(count, 'version')} {'was' if count == 1 else 'were'} there already.")
     for withdrawal in result.withdrawn:
         click.echo(fold("withdrawn", f"{withdrawal.reference}: {withdrawal.reason}", indent=0, size=9))
+    for offer in result.offered:
+        text = f"{offer.what} {offer.detail}"
+        click.echo(
+            fold("offered", text if offer.error is None else f"[{offer.error.code}] {text}", indent=0, size=9)
+        )
     for conflict in result.diverged:
         click.echo(fold("diverged", f"{conflict}; both stay unchanged", indent=0, size=9))
     for refusal in result.refused:
@@ -199,6 +223,10 @@ def _print(result: TransferReport, verb: str) -> None:
             click.echo(f"  and {result.blobs - SHOWN:,} more; --json lists all")
         paragraph(f"Nothing was changed. {blobs} would move, besides results and aliases.")
         return
+    if options := sorted({offer.option for offer in result.offered if offer.option}):
+        paragraph(
+            f"Nothing that was here changed. To make the offered changes, repeat with {' '.join(options)}."
+        )
     summary = (
         f"{verb} {blobs}, {counted(result.results, 'result')}, {counted(result.signatures, 'signature')}"
     )

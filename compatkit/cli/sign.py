@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -14,7 +15,15 @@ from compatkit.errors import KeyFileError
 from compatkit.registry.signing.signer import SigningKey
 from compatkit.registry.signing.trust import configuration
 
-all_option = option("All versions instead of the latest, without withdrawn ones.", "--all")
+if TYPE_CHECKING:
+    from compatkit.registry.log import BeforeChange
+    from compatkit.registry.store import Store
+
+all_option = option("All versions instead of the latest, withdrawn ones too.", "--all")
+key_option = option(
+    "Sign the change with this private key: a file, or the name of one of `compatkit keys new`.",
+    metavar="KEY",
+)
 
 
 class SignOptions(Options):
@@ -26,6 +35,7 @@ class SignOptions(Options):
     every: bool = all_option
     unnamed: bool = option("Sign the bytes alone, valid under any name and version.")
     evidence: bool = option("Sign measured results instead; the two REF are extractors and heads, or globs.")
+    changes: bool = option("Sign all alias moves, withdrawals and restorations of the names instead.")
 
 
 @command("sign", SignOptions)
@@ -36,6 +46,16 @@ def sign_command(options: SignOptions) -> int | None:
     signatures of this key with the same end are kept.
     """
     registry = open_registry()
+    if options.changes:
+        if options.evidence or options.every or options.unnamed or options.expires:
+            text = "--changes takes names only, without --evidence, --all, --unnamed and --expires."
+            raise click.UsageError(text, click.get_current_context())
+        paths = registry.maintenance.sign_changes(options.references, open_key(options.key))
+        if options.json:
+            return emit(paths)
+        for path in paths:
+            click.echo(f"signed {path}")
+        return None
     if options.evidence:
         if len(options.references) != 2 or options.every or options.unnamed:
             text = "--evidence takes two REF, extractors and heads, without --all and --unnamed."
@@ -85,6 +105,18 @@ def open_key(text: str) -> SigningKey:
             )
         file = own
     return SigningKey.load(file, passphrase=lambda: ask(f"Passphrase of {file}"))
+
+
+def signer(store: Store, key: str | None) -> BeforeChange | None:
+    """Return a function that signs a change before it is made; None without a key.
+
+    Args:
+        store: Files of the registry.
+        key: File or name of a private key, or None.
+    """
+    from compatkit.registry.signing.changes import change_signer
+
+    return None if key is None else change_signer(store, open_key(key))
 
 
 def ask(prompt: str, *, confirm: bool = False) -> str:

@@ -93,13 +93,18 @@ class Copying:
         data: PolicyData = (),
         versions: Literal["all", "latest"] = "all",
         aliases: bool = True,
+        follow_aliases: bool = False,
+        follow_withdrawals: bool = False,
+        follow_results: bool = False,
         evidence: bool = True,
         unmeasured: bool = False,
         jobs: int = 8,
         dry_run: bool = False,
         progress: Progress | None = None,
     ) -> TransferReport:
-        """Copy components from a remote, verified on arrival; nothing in this registry is overwritten.
+        """Copy components from a remote, verified on arrival; nothing that is in this registry changes.
+
+        Withdrawals and alias moves of what is here already are listed in the report's ``offered`` and made on request.
 
         Args:
             remote: As for ``push``; it is only read.
@@ -111,6 +116,9 @@ class Copying:
             data: Images to measure on.
             versions: As for ``push``.
             aliases: As for ``push``.
+            follow_aliases: Move aliases that are here already as they were moved there.
+            follow_withdrawals: Withdraw and restore versions that are here already as there.
+            follow_results: Copy results of pairs that were measured here under the same conditions.
             evidence: As for ``push``.
             unmeasured: As for ``push``.
             jobs: As for ``push``.
@@ -135,6 +143,9 @@ class Copying:
             policy_checks=policy_checks(measure=measure, data=data),
             versions=versions,
             aliases=aliases,
+            follow_aliases=follow_aliases,
+            follow_withdrawals=follow_withdrawals,
+            follow_results=follow_results,
             evidence=evidence,
             unmeasured=unmeasured,
             jobs=jobs,

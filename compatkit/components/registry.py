@@ -22,15 +22,18 @@ from compatkit.foundation.display import LINES, Shown
 from compatkit.registry.aliases import ANY, Anything
 from compatkit.registry.history import change_between
 from compatkit.registry.layout import locate
-from compatkit.registry.names import Reference
+from compatkit.registry.names import Reference, Version
 from compatkit.registry.opening import AnyRegistry, opened
+from compatkit.registry.signing.changes import change_signer
 from compatkit.registry.signing.trust import Trust, Trusted
 from compatkit.registry.store import Store
 from compatkit.registry.versions.diff import Difference
 
 if TYPE_CHECKING:
+    from compatkit.components.images import PolicyData
     from compatkit.evaluation.conditions import Progress
     from compatkit.registry.maintenance.operations import Maintenance
+    from compatkit.registry.signing.signer import SigningKey
     from compatkit.reports.listing import Listing
 
 
@@ -290,7 +293,13 @@ class Registry(Comparing, Publishing, Copying, Shown):
         return attrs.evolve(change, tensors=tensor_changes(*states))
 
     def alias(
-        self, name: str, alias: str, version: str | None, *, expected: str | Anything | None = ANY
+        self,
+        name: str,
+        alias: str,
+        version: str | None,
+        *,
+        expected: str | Anything | None = ANY,
+        key: SigningKey | None = None,
     ) -> None:
         """Point an alias to a version, or remove it with None; moves are recorded in the component's log.
 
@@ -302,32 +311,72 @@ class Registry(Comparing, Publishing, Copying, Shown):
             version: A version that is not withdrawn.
             expected: Version that it must point to now, None if it must not exist (compare-and-swap); by default it is
                 moved unconditionally, which may undo a concurrent move.
+            key: Private key that signs the move, so that it is followed where signatures are required.
 
         Raises:
             AliasMoved: It does not point to ``expected``.
             NotFound: No such name or version.
         """
         self.store.versions(name)
-        self.store.set_alias(name, alias, version, expected=expected)
+        self.store.set_alias(name, alias, version, expected=expected, before=change_signer(self.store, key))
 
-    def withdraw(self, reference: str, *, reason: str) -> None:
+    def withdraw(self, reference: str, *, reason: str, key: SigningKey | None = None) -> None:
         """Withdraw a version: only its digest finds it afterwards, and its number is never reused.
 
         Args:
             reference: Reference with a version: ``"digits/mnist.head@1.1.0"``.
             reason: Shown to everybody who requests this version.
+            key: Private key that signs the withdrawal, so that it is followed where signatures are required.
 
         Raises:
             NotFound: No such version.
             UsageError: No version is named, or no reason is given.
         """
-        wanted = Reference.parse(reference)
-        if wanted.version is None:
-            raise UsageError(
-                f"Name the version to withdraw, such as {wanted.name}@1.2.0; got {reference!r}.",
-                subject=reference,
-            )
-        self.store.withdraw(wanted.name, wanted.version, reason)
+        name, version = numbered(reference, "withdraw")
+        self.store.withdraw(name, version, reason, before=change_signer(self.store, key))
+
+    def restore(
+        self,
+        reference: str,
+        *,
+        reason: str,
+        measure: bool = False,
+        data: PolicyData = (),
+        unmeasured: bool = False,
+        key: SigningKey | None = None,
+    ) -> None:
+        """Take the withdrawal of a version back; the log keeps both.
+
+        Args:
+            reference: Reference with a version: ``"digits/mnist.head@1.1.0"``.
+            reason: Shown in the log.
+            measure: Measure what policies require and evidence does not decide.
+            data: Images to measure on.
+            unmeasured: Accept a version without the measurements that a policy requires; its log records that.
+            key: Private key that signs the restoration.
+
+        Raises:
+            NotFound: There is no such version, or it is not withdrawn.
+            UsageError: No version is named, or no reason is given.
+            IntegrityError: A blob of the version is missing, such as weights that were collected.
+            VersionUntrue: The number is too small a step among the versions published since.
+            PolicyBroken: The version does not work with a part that a policy protects.
+            PolicyUndecided: The version was not measured as a policy requires.
+        """
+        from compatkit.components.policy_checks import policy_checks
+        from compatkit.registry.restoring import restore
+
+        name, version = numbered(reference, "restore")
+        checks = policy_checks(measure=measure, data=data)
+        restore(
+            self.store,
+            name,
+            version,
+            reason,
+            policy_checks=checks,
+            unmeasured=unmeasured,
+            before=change_signer(self.store, key),
+        )
 
     def drop(self, reference: str, *, reason: str) -> str:
         """Free a version number that another registry uses for another component; nothing is lost.
@@ -382,3 +431,21 @@ class Registry(Comparing, Publishing, Copying, Shown):
         return "\n".join(
             [f"{where}: {count:,} component{'' if count == 1 else 's'}", *str(shown).split("\n"), *more]
         )
+
+
+def numbered(reference: str, verb: str) -> tuple[str, Version]:
+    """Return name and version of a reference that must name one version.
+
+    Args:
+        reference: Reference, such as ``"digits/mnist.head@1.1.0"``.
+        verb: Verb for the message, such as ``"withdraw"``.
+
+    Raises:
+        UsageError: No version is named.
+    """
+    wanted = Reference.parse(reference)
+    if wanted.version is None:
+        raise UsageError(
+            f"Name the version to {verb}, such as {wanted.name}@1.2.0; got {reference!r}.", subject=reference
+        )
+    return wanted.name, wanted.version

@@ -17,10 +17,9 @@ import attrs
 from compatkit.errors import AliasMoved, FormatError, InvalidName
 from compatkit.foundation.codec import dumps, loads
 from compatkit.registry import disk as durable
-from compatkit.registry.log import NUMBER, Log, names_in
+from compatkit.registry.log import LIMIT, NUMBER, BeforeChange, Log, names_in, now
 from compatkit.registry.names import Version, check_alias
 from compatkit.registry.os_errors import environment
-from compatkit.registry.refs import LIMIT, now
 
 
 class Anything(Enum):
@@ -99,13 +98,21 @@ class Aliases:
         """
         return _read(self._log(alias), number)
 
-    def set(self, alias: str, version: str | None, *, expected: str | Anything | None = ANY) -> None:
+    def set(
+        self,
+        alias: str,
+        version: str | None,
+        *,
+        expected: str | Anything | None = ANY,
+        before: BeforeChange | None = None,
+    ) -> None:
         """Move an alias, or remove it. If it has this version already, only a different pointer is rewritten.
 
         Args:
             alias: Alias without a name.
             version: New version; None removes the alias.
             expected: Required current version, None if the alias must not exist; ``ANY`` for no requirement.
+            before: Called before the move is recorded; may raise to stop.
 
         Raises:
             AliasMoved: The current version is not the expected one.
@@ -124,7 +131,7 @@ class Aliases:
                 )
             return None if current == version else dumps({"from": current, "to": version, "time": now()})
 
-        number = log.append(move) or last
+        number = log.append(move, before) or last
         if number and (number != last or self._read_pointer_file(alias) != _line(version, last)):
             self._write_pointer_file(alias, version, number)
 

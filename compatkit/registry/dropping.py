@@ -18,10 +18,10 @@ from compatkit.contracts.manifest import TRAINED_WITH, Manifest, function_digest
 from compatkit.errors import IntegrityError, UsageError
 from compatkit.registry import disk as durable
 from compatkit.registry.drop_records import DropRecord, drop_log, last_drop
-from compatkit.registry.log import Log, names_in
+from compatkit.registry.log import LIMIT, Log, now
 from compatkit.registry.names import Reference, Version
 from compatkit.registry.os_errors import environment
-from compatkit.registry.refs import LIMIT, now, read_line
+from compatkit.registry.refs import read_line
 
 if TYPE_CHECKING:
     from compatkit.registry.policies import Policy
@@ -92,8 +92,7 @@ def _check(store: Store, dropped: Reference) -> Reference:
 def _check_not_needed(store: Store, dropped: Reference) -> None:
     """Raise if the version was withdrawn, or an alias points at it."""
     name, version = dropped.name, str(dropped.version)
-    tombstones = names_in(store.references.folder(name) / "@tombstones", store.root)
-    if any(file.partition("~")[0] == version for file in tombstones):
+    if store.references.withdrawals(name).log(Version.parse(version)):
         raise UsageError(
             f"{dropped} was withdrawn. The number of a version that was ever withdrawn is not used again.",
             subject=str(dropped),

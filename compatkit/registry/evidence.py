@@ -216,7 +216,8 @@ class Evidence:
             result
             for result in results
             if any(
-                check_signature(data, result.digest, trusted).valid for data in signatures.of(result.digest)
+                check_signature(data, result.digest, trusted).valid
+                for data in signatures.of(result.digest, trusted)
             )
         ]
         if unsigned := len(results) - len(signed):

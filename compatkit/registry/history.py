@@ -18,14 +18,14 @@ from compatkit.registry.drop_records import drop_log, read_drop
 from compatkit.registry.layout_scan import AliasMove, DropFile, TombstoneFile
 from compatkit.registry.maintenance.survey import NameFiles, Survey
 from compatkit.registry.names import Bump, Version, check_name, is_digest
-from compatkit.registry.refs import Tombstone
 from compatkit.registry.version_bumps import published_change
 from compatkit.registry.versions.diff import Difference, diff
+from compatkit.registry.withdrawals import Tombstone
 
 if TYPE_CHECKING:
     from compatkit.registry.store import Store
 
-What = Literal["published", "withdrawn", "dropped", "alias"]
+What = Literal["published", "withdrawn", "restored", "dropped", "alias"]
 REASONS = 3
 """Maximum number of reasons listed for a version step."""
 
@@ -37,9 +37,9 @@ class HistoryEntry:
     Attributes:
         when: UTC, ISO 8601, to the second. Withdrawals, drops and moves of aliases record it; for a version it is the
             modification time of its file, which copies of a registry may have changed. Empty if unknown.
-        what: ``"published"``, ``"withdrawn"``, ``"dropped"`` or ``"alias"``.
-        version: The version that was published, withdrawn or dropped, or to which an alias moved; empty if that was
-            removed.
+        what: ``"published"``, ``"withdrawn"``, ``"restored"``, ``"dropped"`` or ``"alias"``.
+        version: The version that was published, withdrawn, restored or dropped, or to which an alias moved; empty if
+            that was removed.
         detail: The version step with its reasons, the reason of a withdrawal or drop, or the move of an alias.
         step: Required step from the previous version; None for the first version, withdrawals and aliases.
         damaged: Whether a file could not be read; ``detail`` names it.
@@ -80,7 +80,8 @@ def log(store: Store, name: str) -> list[HistoryEntry]:
     entries = list(_published(store, name, files))
     for alias, moves in sorted(files.moves.items()):
         entries += [_moved(store, move, alias) for _, move in sorted(moves.items())]
-    entries += [_withdrawn(store, tombstone) for _, tombstone in sorted(files.tombstones.items())]
+    for _, tombstones in sorted(files.tombstones.items()):
+        entries += [_withdrawn(store, tombstone) for _, tombstone in sorted(tombstones.items())]
     for _, records in sorted(files.drops.items()):
         entries += [_dropped(store, record) for _, record in sorted(records.items())]
     # entries of the same second keep their logical order: clocks of files and logs are coarse
@@ -152,12 +153,13 @@ def _step(
 
 
 def _withdrawn(store: Store, file: TombstoneFile) -> HistoryEntry:
-    version = str(file.version)
+    version, what = str(file.version), "withdrawn" if file.number % 2 else "restored"
     try:
-        tombstone = store.references.tombstone(file.name, file.version) or Tombstone("", "")
+        tombstone = store.references.withdrawals(file.name).entry(file.version, file.number)
     except CompatkitError as error:
-        return _damaged(store, file.path, "withdrawn", version, error)
-    return HistoryEntry(tombstone.time, "withdrawn", version, tombstone.reason)
+        return _damaged(store, file.path, what, version, error)
+    tombstone = tombstone or Tombstone("", "")
+    return HistoryEntry(tombstone.time, what, version, tombstone.reason)
 
 
 def _dropped(store: Store, file: DropFile) -> HistoryEntry:

@@ -18,10 +18,10 @@ import attrs
 
 from compatkit.errors import InvalidName
 from compatkit.registry.layout import MARKER
-from compatkit.registry.names import VERSION, Version, check_alias, check_name, check_segment
+from compatkit.registry.names import Version, check_alias, check_name, check_segment
 from compatkit.registry.policylog import parse_file as parse_policy_file
-from compatkit.registry.refs import WITHDRAWALS
 from compatkit.registry.signing.signatures import FILE as SIGNATURE
+from compatkit.registry.withdrawals import WITHDRAWALS, parse_entry_name
 
 ASIDE = ("tmp", "trash", "quarantine")
 """Folders for drafts, for blobs removed by gc, and for damaged files."""
@@ -60,19 +60,21 @@ class VersionFile(NamedTuple):
 
 
 class TombstoneFile(NamedTuple):
-    """File that marks a version as withdrawn."""
+    """Entry in the log of a version's withdrawals."""
 
     path: str
     name: str
     version: Version
+    number: int
 
 
 class WithdrawalFile(NamedTuple):
-    """Second file of a withdrawal, from which a lost tombstone is noticed."""
+    """Second file of an entry, from which a lost entry is noticed."""
 
     path: str
     name: str
     version: Version
+    number: int
 
 
 class AliasPointer(NamedTuple):
@@ -284,11 +286,13 @@ class _Scan:
 
     def _inside(self, name: str, kind: str, path: str, entry: os.DirEntry[str]) -> Iterator[RegistryEntry]:
         if kind in ("@versions", "@tombstones"):
-            if (match := VERSION.fullmatch(entry.name)) is None:
+            parsed = parse_entry_name(entry.name)
+            if parsed is None or (kind == "@versions" and entry.name != str(parsed[0])):
                 yield Unknown(path, f"no version of {name} (MAJOR.MINOR.PATCH)")
+            elif kind == "@versions":
+                yield VersionFile(path, name, parsed[0])
             else:
-                version = Version(*map(int, match.groups()))
-                yield (VersionFile if kind == "@versions" else TombstoneFile)(path, name, version)
+                yield TombstoneFile(path, name, *parsed)
         elif kind == "@dropped":
             if _is(Version.parse, entry.name):
                 read = partial(self._drop, name, Version.parse(entry.name))
@@ -324,11 +328,12 @@ class _Scan:
             yield PolicyFile(path, *parsed)
 
     def _withdrawal(self, path: str, entry: os.DirEntry[str]) -> Iterator[RegistryEntry]:
-        name, _, number = entry.name.replace("%2f", "/").partition("@")
-        if not _is(check_name, name) or not _is(Version.parse, number):
+        name, _, label = entry.name.replace("%2f", "/").partition("@")
+        parsed = parse_entry_name(label)
+        if not _is(check_name, name) or parsed is None:
             yield Unknown(path, "no withdrawn version (NAME@VERSION)")
         else:
-            yield WithdrawalFile(path, name, Version.parse(number))
+            yield WithdrawalFile(path, name, *parsed)
 
     def _result(self, keys: tuple[str, ...], path: str, entry: os.DirEntry[str]) -> Iterator[RegistryEntry]:
         if not HEXADECIMAL.fullmatch(entry.name):

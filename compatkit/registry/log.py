@@ -9,15 +9,20 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import attrs
 
 from compatkit.registry import disk as durable
 from compatkit.registry.os_errors import environment
-from compatkit.registry.refs import LIMIT
 
 NUMBER = re.compile("[1-9][0-9]{0,8}")
+LIMIT = 2**16
+"""Maximum size of an entry, and of any other small file of a registry, in bytes."""
+BeforeChange = Callable[[str, bytes], object]
+"""Function called before a file is created, with its path relative to the root, and its content; may raise to stop."""
 
 
 @attrs.frozen
@@ -53,12 +58,15 @@ class Log:
         """Return an entry, cut one byte above the size limit; empty if writing was cut off, None if missing."""
         return durable.read_finished(self.path(number), self.root, limit=LIMIT + 1)
 
-    def append(self, make: Callable[[list[int]], bytes | None]) -> int | None:
+    def append(
+        self, make: Callable[[list[int]], bytes | None], before: BeforeChange | None = None
+    ) -> int | None:
         """Create the entry after the last one.
 
         Args:
             make: Returns the content of the entry that follows the given numbers, or None to leave the log as it is;
                 called again if another process was faster.
+            before: Called before the entry is created.
 
         Returns:
             The number of the new entry, or None.
@@ -72,8 +80,10 @@ class Log:
             if data is None:
                 return None
             number = max(numbers, default=0) + 1
-            with environment("create", self.path(number)):
-                if durable.create_once(self.path(number), data, self.root):
+            path = self.path(number)
+            ready = None if before is None else partial(before, path.relative_to(self.root).as_posix(), data)
+            with environment("create", path):
+                if durable.create_once(path, data, self.root, ready):
                     return number
 
 
@@ -93,3 +103,8 @@ def names_in(folder: Path, root: Path) -> list[str]:
             return os.listdir(folder)
         except (FileNotFoundError, NotADirectoryError):
             return []
+
+
+def now() -> str:
+    """Return the time in UTC, to the second, as ISO 8601."""
+    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -14,10 +14,9 @@ import attrs
 
 from compatkit.errors import FormatError, InvalidName, PolicyMoved
 from compatkit.registry.aliases import ANY, Anything
-from compatkit.registry.log import Log, names_in
+from compatkit.registry.log import LIMIT, Log, names_in, now
 from compatkit.registry.names import Reference
 from compatkit.registry.policies import Policy, by_specificity, check_scope, from_bytes, matches, to_bytes
-from compatkit.registry.refs import LIMIT, now
 
 FOLDER = "policies"
 _FILE = re.compile(r"([^@]+)@([1-9][0-9]{0,8})")

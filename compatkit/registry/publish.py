@@ -208,7 +208,7 @@ class Publisher:
     def _check_linked(self, before: PublishState) -> None:
         """Check the linked version against concurrently published versions; withdraw it on a conflict.
 
-        An interruption does not withdraw the version, because a withdrawal cannot be undone.
+        An interruption does not withdraw the version.
 
         Raises:
             CompatkitError: A check failed.
@@ -217,7 +217,8 @@ class Publisher:
             self._check_concurrent(before)
         except CompatkitError as error:
             reason = " ".join(f"Conflicts with a version or policy published concurrently: {error}".split())
-            self.references.withdraw(self.name, before.target, reason[:MAX_REASON])
+            withdrawals = self.references.withdrawals(self.name)
+            withdrawals.append(before.target, reason[:MAX_REASON], restore=False)
             error.add_note(
                 f"{self.name}@{before.target} was withdrawn again: it conflicts with a concurrently published one."
             )

@@ -7,37 +7,20 @@ import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 
 import attrs
 
-from compatkit.errors import FormatError, IntegrityError, InvalidName
-from compatkit.foundation.codec import dumps, loads
+from compatkit.errors import IntegrityError, InvalidName
 from compatkit.registry import disk as durable
+from compatkit.registry.log import LIMIT
 from compatkit.registry.names import VERSION, Range, Version, check_name, check_segment
 from compatkit.registry.os_errors import environment
+from compatkit.registry.withdrawals import Tombstone, Withdrawals
 
-LIMIT = 2**16
-"""Maximum size of a reference file in bytes."""
 LINE_LIMIT = 320
 """Maximum size of a valid version file in bytes."""
-WITHDRAWALS = "withdrawals"
-"""Folder with a second file for each withdrawal, so that a lost tombstone is noticed."""
 _LINE = re.compile(rb"(sha256:[0-9a-f]{64})(?: ([a-z0-9._/-]+@[0-9.]+))?\n")
-
-
-@attrs.frozen
-class Tombstone:
-    """Record of a withdrawal.
-
-    Attributes:
-        reason: Text shown to users.
-        time: Time of the withdrawal, UTC, ISO 8601.
-    """
-
-    reason: str
-    time: str
 
 
 @attrs.frozen(eq=False)
@@ -77,7 +60,7 @@ class References:
         An empty file does not count, because without hard links an interrupted publish leaves one. A damaged file
         counts, so that no older version silently replaces it.
         """
-        return [Version(*number) for number in self._listed(name, "@versions").finished()]
+        return [Version(*number) for number in self._listed(name).finished()]
 
     def latest(self, name: str, within: Range | None = None) -> Version | None:
         """Return the last version that was not withdrawn; None if there is none.
@@ -86,8 +69,8 @@ class References:
             name: Name of the component.
             within: Range that the version must be in.
         """
-        listing = self._listed(name, "@versions")
-        withdrawn = set(self._listed(name, "@tombstones").numbers)
+        listing = self._listed(name)
+        withdrawn = {attrs.astuple(version) for version in self.withdrawn(name)}
         for number in reversed(listing.numbers):
             version = Version(*number)
             if (
@@ -109,8 +92,8 @@ class References:
             The last version below, of any major line, that was not withdrawn, or None; and all used numbers above in
             the same major line, in ascending order.
         """
-        listing = self._listed(name, "@versions")
-        withdrawn = set(self._listed(name, "@tombstones").numbers)
+        listing = self._listed(name)
+        withdrawn = {attrs.astuple(version) for version in self.withdrawn(name)}
         wanted = attrs.astuple(version)
         position = bisect_left(listing.numbers, wanted)
         lower = (
@@ -175,43 +158,24 @@ class References:
             self.folder(name) / f"@versions/{version}", version_line(f"{name}@{version}", digest), ready
         )
 
+    def withdrawals(self, name: str) -> Withdrawals:
+        """Return the withdrawals of the versions of a name."""
+        return Withdrawals(check_name(name), self.root)
+
     def tombstone(self, name: str, version: Version) -> Tombstone | None:
-        """Return the reason and time of a withdrawal; None if the version was not withdrawn."""
-        path = self.folder(name) / f"@tombstones/{version}"
-        opened = durable.read(path, self.root, limit=LIMIT)
-        if opened is None:
-            return None
-        value = loads(opened[0], what=str(path))
-        if not isinstance(value, dict) or not isinstance(value.get("reason"), str):
-            raise FormatError(
-                f"{path}: expected an object with reason and time, got {value!r:.100}.", subject=path
-            )
-        return Tombstone(value["reason"], str(value.get("time", "")))
+        """Return the reason and time of a withdrawal; None if the version is not withdrawn."""
+        return self.withdrawals(name).tombstone(version)
 
     def withdrawn(self, name: str) -> set[Version]:
         """Return the withdrawn versions of a name."""
-        return {Version(*number) for number in self._listed(name, "@tombstones").numbers}
-
-    def withdraw(self, name: str, version: Version, reason: str) -> bool:
-        """Write the second file of a withdrawal, then the tombstone; return False if it exists already.
-
-        Args:
-            name: Name of the component.
-            version: Version of the component.
-            reason: Text shown to users.
-        """
-        path = self.folder(name) / f"@tombstones/{version}"
-        existing = durable.read(path, self.root, limit=LIMIT)
-        content = dumps({"reason": reason, "time": now()}) if existing is None else existing[0]
-        self._create(self.root / withdrawal_path(f"{name}@{version}"), content)
-        return self._create(path, content)
+        return self.withdrawals(name).versions()
 
     def _create(self, path: Path, data: bytes, ready: Callable[[], object] | None = None) -> bool:
         with environment("create", path):
             return durable.create_once(path, data, self.root, ready)
 
-    def _listed(self, name: str, kind: str) -> _Listing:
-        """Return the version numbers that name the files of a folder."""
+    def _listed(self, name: str, kind: str = "@versions") -> _Listing:
+        """Return the version numbers that name the entries of a folder."""
         folder = self.folder(name) / kind
         durable.check_folders(folder, self.root)
         with environment("read", folder):
@@ -270,16 +234,6 @@ def read_line(data: bytes) -> tuple[str, str] | None:
     """
     match = _LINE.fullmatch(data)
     return None if match is None else (match[1].decode(), (match[2] or b"").decode())
-
-
-def withdrawal_path(label: str) -> str:
-    """Return the path, relative to the root, of the second file of a withdrawal of ``name@version``."""
-    return f"{WITHDRAWALS}/{label.replace('/', '%2f')}"
-
-
-def now() -> str:
-    """Return the time in UTC, to the second, as ISO 8601."""
-    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def _names(folder: str, prefix: str, depth: int) -> Iterator[str]:

@@ -22,9 +22,11 @@ from compatkit.registry.aliases import ANY, AliasEntry, Aliases, Anything
 from compatkit.registry.blobs import Objects, Verify
 from compatkit.registry.layout import Layout, initialize, inspect, locate
 from compatkit.registry.local_cache import LocalCache
+from compatkit.registry.log import BeforeChange
 from compatkit.registry.names import Reference, Version, check_name
-from compatkit.registry.refs import References, Tombstone
+from compatkit.registry.refs import References
 from compatkit.registry.signing.signatures import Signatures
+from compatkit.registry.withdrawals import Tombstone
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -452,7 +454,13 @@ class Store:
         return list(references.values())
 
     def set_alias(
-        self, name: str, alias: str, version: str | Version | None, *, expected: str | Anything | None = ANY
+        self,
+        name: str,
+        alias: str,
+        version: str | Version | None,
+        *,
+        expected: str | Anything | None = ANY,
+        before: BeforeChange | None = None,
     ) -> None:
         """Point an alias at a version, or remove it with None.
 
@@ -461,6 +469,7 @@ class Store:
             alias: Alias of one segment, such as ``"prod"``.
             version: Version that exists and is not withdrawn.
             expected: Required current version (compare-and-swap); None if the alias must not exist.
+            before: Called before the move is recorded; may raise to stop.
 
         Raises:
             AliasMoved: The alias points at another version than expected.
@@ -470,7 +479,8 @@ class Store:
         target = None if version is None else Version.parse(str(version))
         if target is not None:
             self.resolve(Reference(name, target))
-        self._aliases(name).set(alias, None if target is None else str(target), expected=expected)
+        after = None if target is None else str(target)
+        self._aliases(name).set(alias, after, expected=expected, before=before)
         if target is not None:
             self.resolve(Reference(name, target))  # it may have been dropped or withdrawn meanwhile
 
@@ -490,13 +500,16 @@ class Store:
         """
         return self._aliases(name).log(alias)
 
-    def withdraw(self, name: str, version: str | Version, reason: str) -> None:
+    def withdraw(
+        self, name: str, version: str | Version, reason: str, *, before: BeforeChange | None = None
+    ) -> None:
         """Withdraw a version: only its digest still finds it, and its number is never reused.
 
         Args:
             name: Name of the component.
             version: Version of the component.
             reason: Text shown to users who request the version.
+            before: Called before the withdrawal is recorded; may raise to stop.
 
         Raises:
             NotFound: No such version.
@@ -510,7 +523,7 @@ class Store:
             )
         if self.references.digest(name, number) is None:
             self.resolve(Reference(name, number))
-        self.references.withdraw(name, number, reason)
+        self.references.withdrawals(name).append(number, reason, restore=False, before=before)
 
     def tombstone(self, name: str, version: str | Version) -> Tombstone | None:
         """Return the reason and time of a withdrawal; None if the version was not withdrawn."""

@@ -40,9 +40,9 @@ def test_a_head_brings_its_extractor(run: Any, parts: Path, tmp_path: Path) -> N
     assert checked.code == 0 and "promise one-network" in checked.out
 
 
-def test_aliases_come_when_asked_for(run: Any, parts: Path, tmp_path: Path) -> None:
+def test_aliases_come_along(run: Any, parts: Path, tmp_path: Path) -> None:
     run("alias", HEAD, "prod", "1.0.0")
-    result = run("--registry", tmp_path / "copy", "import", parts, "--aliases", "--latest")
+    result = run("--registry", tmp_path / "copy", "import", parts, "--latest")
     assert result.code == 0 and f"moved {HEAD}:prod" in result.out
     assert Store.open(tmp_path / "copy").aliases(HEAD) == {"prod": "1.0.0"}
 

@@ -235,3 +235,31 @@ def test_an_export_of_what_is_not_there_leaves_nothing(run: Any, parts: Path, tm
     assert result.code == 2 and not (tmp_path / "layout").exists()
     result = run("push", f"oci-layout://{parts}", "--create")
     assert result.code == 2 and "other files" in result.err
+
+
+def test_changes_of_what_is_here_are_offered_and_made_when_asked_for(
+    run: Any, parts: Path, tmp_path: Path
+) -> None:
+    copy = tmp_path / "copy"
+    run("alias", HEAD, "prod", "1.0.0")
+    assert run("clone", parts, copy).code == 0
+    run("withdraw", f"{HEAD}@1.0.0", "--reason", "trained on the test set")
+    run("alias", HEAD, "prod", "--remove")
+    result = run("--registry", copy, "pull", parts)
+    assert result.code == 0 and "--follow-aliases --follow-withdrawals" in " ".join(result.out.split())
+    assert Store.open(copy).aliases(HEAD) == {"prod": "1.0.0"} and not Store.open(copy).references.withdrawn(
+        HEAD
+    )
+    shown = json.loads(run("--registry", copy, "pull", parts, "--json").out)["offered"]
+    assert [(offer["kind"], offer["what"], offer["option"], offer["code"]) for offer in shown] == [
+        ("withdrawal", f"{HEAD}@1.0.0", "--follow-withdrawals", None),
+        ("alias", f"{HEAD}:prod", "--follow-aliases", None),
+    ]
+    result = run("--registry", copy, "pull", parts, "--follow-aliases", "--follow-withdrawals")
+    assert result.code == 0 and "offered" not in result.out
+    assert Store.open(copy).aliases(HEAD) == {} and Store.open(copy).references.withdrawn(HEAD)
+    assert run("restore", f"{HEAD}@1.0.0").code == 2
+    assert run("restore", HEAD, "--reason", "it was not").code == 2
+    assert run("restore", f"{HEAD}@1.0.0", "--reason", "it was not").code == 0
+    assert run("restore", f"{HEAD}@1.0.0", "--reason", "it was not").code == 2
+    assert "restored" in run("log", HEAD).out

@@ -297,13 +297,18 @@ def test_tombstones_come_along(store: Store, source: Store, publish: Publish):
     assert [str(version) for version in store.versions("a")] == ["2.0.0"]
 
 
-def test_a_version_that_was_withdrawn_there_since_is_withdrawn_here(
+def test_a_version_that_was_withdrawn_there_since_is_withdrawn_here_when_asked_for(
     store: Store, source: Store, publish: Publish
 ):
     publish(source, "a", 1)
     bring(source, store)
     source.withdraw("a", "1.0.0", "wrong")
-    bring(source, store)
+    offered = bring(source, store).offered
+    assert [(offer.kind, offer.what, offer.detail) for offer in offered] == [
+        ("withdrawal", "a@1.0.0", "wrong")
+    ]
+    assert store.tombstone("a", "1.0.0") is None
+    assert bring(source, store, follow_withdrawals=True).offered == []
     tombstone = store.tombstone("a", "1.0.0")
     assert tombstone is not None and tombstone.reason == "wrong"
 
@@ -325,8 +330,8 @@ def test_a_withdrawn_version_whose_weights_were_collected_comes_without_them(
     assert store.manifest(f"a@{source.references.digest('a', source.references.versions('a')[0])}")
 
 
-def test_aliases_come_along_when_asked_for(store: Store, family: Store):
-    bring(family, store)
+def test_aliases_come_along_unless_refused(store: Store, family: Store):
+    bring(family, store, aliases=False)
     assert store.aliases("digits/mnist.head") == {}
     done = bring(family, store, aliases=True)
     assert done.aliases == ["digits/mnist.head:prod"]

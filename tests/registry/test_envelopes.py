@@ -322,3 +322,30 @@ def test_of_several_signatures_one_that_counts_is_enough_and_else_the_nearest_te
         check_signatures(DIGEST, [], trusted, name=NAME, now=MOMENT)
     with pytest.raises(MalformedSignature, match="and 12 more"):
         check_signatures(DIGEST, [b"junk"] * 20, trusted, name=NAME, now=MOMENT)
+
+
+@pytest.mark.parametrize(
+    ("path", "is_entry"),
+    {
+        "refs/a/b/@log/prod/3": True,
+        "refs/a/@tombstones/1.0.0": True,
+        "refs/a/@tombstones/1.0.0~2": True,
+        "refs/../a/@log/prod/3": False,
+        "refs/a/@log/../3": False,
+        "refs/a/@log/prod/0": False,
+        "refs/a/@tombstones/1.0.0~1": False,
+        "refs/a/@versions/1.0.0": False,
+        "policies/a@1": False,
+        "a@1.0.0": False,
+        "/refs/a/@log/prod/3": False,
+    }.items(),
+)
+def test_only_paths_of_entries_are_names_of_changes(path: str, is_entry: bool):
+    statement = Statement(
+        "sha256:" + "ab" * 32, path, "ed25519:" + "cd" * 32, datetime(2026, 6, 1, tzinfo=UTC), None, True
+    )
+    if is_entry:
+        assert Statement.from_bytes(statement.to_bytes()) == statement
+        return
+    with pytest.raises(MalformedSignature):
+        Statement.from_bytes(statement.to_bytes())

@@ -13,7 +13,7 @@ import pytest
 from compatkit.components.registry import Registry
 from compatkit.contracts.manifest import About
 from compatkit.errors import InvalidName, NotFound
-from compatkit.registry import refs as references
+from compatkit.registry import withdrawals
 from compatkit.registry.history import HistoryEntry, log
 from compatkit.registry.names import Version
 from compatkit.registry.store import Store
@@ -34,7 +34,7 @@ def busy_store(store: Store, publish: Publish, monkeypatch: pytest.MonkeyPatch) 
         day += 1
         return f"2023-11-{15 + day:02}T00:00:00+00:00"
 
-    monkeypatch.setattr(references, "now", next_day)
+    monkeypatch.setattr(withdrawals, "now", next_day)
     monkeypatch.setattr("compatkit.registry.aliases.now", next_day)
 
     def on(version: str) -> None:

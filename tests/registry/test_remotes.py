@@ -43,6 +43,7 @@ from compatkit.registry.store import Store
 from compatkit.registry.weights.tensorfile import tensor_digest
 
 Publish = Callable[..., Any]
+FOLLOW = TransferSettings().following()
 
 
 @pytest.fixture(params=["memory", "folder"])
@@ -249,7 +250,7 @@ def test_a_parent_whose_number_is_taken_comes_without_it(
     assert examine(store).sound
 
 
-def test_a_version_that_was_withdrawn_there_is_told_and_withdrawn_here(
+def test_a_version_that_was_withdrawn_there_is_offered_and_withdrawn_here_when_asked_for(
     store: Store, source: Store, memory: str
 ):
     push(source, memory)
@@ -258,7 +259,12 @@ def test_a_version_that_was_withdrawn_there_is_told_and_withdrawn_here(
     assert [str(withdrawal.reference) for withdrawal in push(source, memory).withdrawn] == [
         f"{EXTRACTOR}@1.0.0"
     ]
-    pulled = pull(store, memory)
+    offered = pull(store, memory).offered
+    assert [(offer.kind, offer.what, offer.detail) for offer in offered] == [
+        ("withdrawal", f"{EXTRACTOR}@1.0.0", "a bug")
+    ]
+    assert store.tombstone(EXTRACTOR, "1.0.0") is None
+    pulled = pull(store, memory, settings=FOLLOW)
     assert [(str(withdrawal.reference), withdrawal.reason) for withdrawal in pulled.withdrawn] == [
         (f"{EXTRACTOR}@1.0.0", "a bug")
     ]
@@ -285,14 +291,17 @@ def test_an_alias_follows_where_its_log_goes_on_and_stays_where_both_moved_it(
     store.set_alias(EXTRACTOR, "best", "1.0.0")
     store.set_alias(HEAD, "prod", None)
     assert sorted(push(store, remote).aliases) == [f"{EXTRACTOR}:best", f"{HEAD}:prod"]
-    assert sorted(pull(source, remote).aliases) == [f"{EXTRACTOR}:best", f"{HEAD}:prod"]
+    pulled = pull(source, remote)
+    assert pulled.aliases == [f"{EXTRACTOR}:best"] and source.aliases(HEAD) == {"prod": "2.0.0"}
+    assert [(offer.what, offer.detail) for offer in pulled.offered] == [(f"{HEAD}:prod", "2.0.0 -> removed")]
+    assert pull(source, remote, settings=FOLLOW).aliases == [f"{HEAD}:prod"]
     assert source.aliases(HEAD) == {} and content(source.root) == content(store.root)
     source.set_alias(HEAD, "prod", "2.0.0")
     store.set_alias(HEAD, "best", "2.0.0")
     source.set_alias(HEAD, "best", "2.0.0")
     push(source, remote)
     here = store.alias_log(HEAD, "best")
-    pulled = pull(store, remote)
+    pulled = pull(store, remote, settings=FOLLOW)
     assert pulled.aliases == [f"{HEAD}:prod"]
     if here != source.alias_log(HEAD, "best"):  # within a second, both moves are the same
         assert [item.partition(" is ")[0] for item in pulled.diverged] == [f"{HEAD}:best"]

@@ -132,7 +132,8 @@ def test_patterns_mean_what_they_mean_elsewhere(store: Store, publish: Publish, 
     ]
     store.withdraw("digits/a.head", "1.0.0", "wrong data")
     assert [str(signed.subject) for signed in sign(store, "digits/a.head", key, every=True)] == [
-        "digits/a.head@2.0.0"
+        "digits/a.head@1.0.0",
+        "digits/a.head@2.0.0",
     ]
     with pytest.raises(NotFound):
         sign(store, "none/*", key)
@@ -265,6 +266,13 @@ def test_too_many_signatures_are_refused_and_not_read(
     folder.mkdir()
     for number in range(4):
         (folder / f"{number:016x}-{number:064x}.json").write_bytes(b"x")
+    with pytest.raises(SignatureError, match="expected at most 3 signatures, got 4"):
+        store.signatures.of(head.digest)
+    with pytest.raises(Unsigned):  # those of strangers do not count, and are not read
+        verify(store, HEAD, trusted)
+    own = next(iter(trusted.keys)).partition(":")[2][:16]
+    for number in range(4):
+        (folder / f"{own}-{number:064x}.json").write_bytes(b"x")
     with pytest.raises(SignatureError, match="expected at most 3 signatures, got 4"):
         verify(store, HEAD, trusted)
 

@@ -26,6 +26,7 @@ from compatkit.registry.copy.settings import TransferSettings
 from compatkit.registry.maintenance.check import examine
 from compatkit.registry.names import Version
 from compatkit.registry.remotes.pushpull import clone, pull, push
+from compatkit.registry.signing.changes import sign_changes
 from compatkit.registry.signing.checks import require
 from compatkit.registry.signing.signer import SigningKey, sign
 from compatkit.registry.signing.trust import Trusted
@@ -100,8 +101,9 @@ def test_what_is_signed_comes_and_the_rest_is_refused(
         planned = pull(store, remote, settings=TransferSettings(dry_run=True).with_trust(trusted))
         assert [str(reference) for reference in planned.created] == [f"{HEAD}@2.0.0"] and planned.refused
         pulled = pull(store, remote, settings=settings)
-    withdrawn = [] if kind == "layout" else [f"{HEAD}@1.0.0"]  # which stays behind, signed or not
-    assert sorted(refusal.what for refusal in pulled.refused) == [f"{EXTRACTOR}@1.0.0", *withdrawn]
+    withdrawn = [] if kind == "layout" else [f"{HEAD}@1.0.0"]  # nobody misses it: it is no refusal
+    assert [offer.what for offer in pulled.offered if offer.kind == "version"] == withdrawn
+    assert [refusal.what for refusal in pulled.refused] == [f"{EXTRACTOR}@1.0.0"]
     assert {type(refusal.error) for refusal in pulled.refused} == {Unsigned}
     assert [str(reference) for reference in pulled.created] == [f"{HEAD}@2.0.0"] and store.names() == [HEAD]
     assert [str(item) for item in store.versions(HEAD)] == ["2.0.0"]
@@ -126,6 +128,11 @@ def test_no_alias_is_moved_to_a_version_that_was_refused(
     assert any(f"{HEAD}:prod is 2.0.0" in item and "which is not in" in item for item in pulled.diverged)
     assert "prod" not in store.aliases(HEAD)
     sign(source, HEAD, key)
+    push(source, memory).check()
+    pulled = pull(store, memory, [HEAD], settings=TransferSettings().with_trust(trusted))
+    assert [(offer.what, offer.error.code) for offer in pulled.offered] == [(f"{HEAD}:prod", "unsigned")]
+    assert "prod" not in store.aliases(HEAD)
+    sign_changes(source, [HEAD], key)
     push(source, memory).check()
     pulled = pull(store, memory, [HEAD], settings=TransferSettings().with_trust(trusted))
     assert f"{HEAD}:prod" in pulled.aliases and store.aliases(HEAD)["prod"] == "2.0.0"
@@ -210,7 +217,8 @@ def test_who_accepts_may_ask_for_more_than_a_signature(
 def test_a_clone_of_what_is_all_signed_is_the_same(
     tmp_path: Path, source: Store, memory: str, key: SigningKey, trusted: Trusted
 ):
-    sign(source, [EXTRACTOR, HEAD, withdrawn(source)], key)
+    sign(source, [EXTRACTOR, HEAD], key, every=True)
+    sign_changes(source, [HEAD], key)
     push(source, memory).check()
     made, moved = clone(memory, tmp_path / "copy", settings=TransferSettings().with_trust(trusted))
     moved.check()
@@ -223,6 +231,6 @@ def test_programs_are_told_the_code_of_each_refusal(source: Store, store: Store,
     )
     assert {item["what"]: item["code"] for item in message["refused"]} == {
         f"{EXTRACTOR}@1.0.0": "unsigned",
-        f"{HEAD}@1.0.0": "unsigned",
         f"{HEAD}@2.0.0": "unknown-signer",
     }
+    assert [(item["what"], item["code"]) for item in message["offered"]] == [(f"{HEAD}@1.0.0", "unsigned")]

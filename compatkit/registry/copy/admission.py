@@ -73,6 +73,7 @@ class Admission:
         copy_blob: Function that copies a blob unless it exists; an unreferenced blob may be garbage-collected.
         policy_checks: Factory of the policy check; None refuses versions that need a measurement.
         unmeasured: Whether to admit versions that were not measured; the policy's log records it.
+        restoring: Whether the versions are in the registry and withdrawn.
     """
 
     store: Store
@@ -80,6 +81,7 @@ class Admission:
     copy_blob: Callable[[str], object]
     policy_checks: PolicyCheckFactory | None = None
     unmeasured: bool = False
+    restoring: bool = False
     _finder: PartnerFinder = attrs.field(init=False)
     _policy_check: PolicyCheck | None = attrs.field(init=False, default=None)
     _admitted: dict[Reference, tuple[Any, ...]] = attrs.field(init=False, factory=dict)
@@ -159,7 +161,8 @@ class Admission:
         except CompatkitError as error:
             reason = " ".join(f"Conflicts with a version or policy added concurrently: {error}".split())
             if reference.version is not None:
-                self.store.references.withdraw(reference.name, reference.version, reason[:MAX_REASON])
+                withdrawals = self.store.references.withdrawals(reference.name)
+                withdrawals.append(reference.version, reason[:MAX_REASON], restore=False)
             raise
 
     def _ensure_checked(self, reference: Reference) -> bool:
@@ -223,7 +226,7 @@ class Admission:
 
     def _requirement(self, reference: Reference, version: Version) -> PolicyRequirement | None:
         is_withdrawn = version in self.store.references.withdrawn(reference.name)
-        if is_withdrawn or self.store.policies.of(reference.name) is None:
+        if (is_withdrawn and not self.restoring) or self.store.policies.of(reference.name) is None:
             return None
         digest = str(reference.digest)
         return self._finder.requirement(reference.name, self._manifest(digest), digest, version)

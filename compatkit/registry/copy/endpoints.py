@@ -17,9 +17,10 @@ from compatkit.foundation.codec import digest as digest_of
 from compatkit.registry.copy.report import Refusal
 from compatkit.registry.document_graph import Role
 from compatkit.registry.names import Reference
-from compatkit.registry.refs import References, Tombstone
+from compatkit.registry.refs import References
 from compatkit.registry.weights.header import check_header
 from compatkit.registry.weights.tensorfile import tensor_digest
+from compatkit.registry.withdrawals import Tombstone
 
 Refused = TypeVar("Refused", bound=CompatkitError)
 CopyProgress = Callable[[int], None]

@@ -22,8 +22,8 @@ from compatkit.registry.copy.endpoints import (
     Target,
     check_digest,
 )
+from compatkit.registry.log import LIMIT
 from compatkit.registry.os_errors import environment
-from compatkit.registry.refs import LIMIT
 from compatkit.registry.store import Store
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal
 
 import attrs
 
@@ -53,6 +53,31 @@ def on_refusal(handle: Callable[[CompatkitError], object]) -> Iterator[None]:
 
 
 @attrs.frozen
+class Offer:
+    """A change in the origin that was not made in the target.
+
+    Attributes:
+        kind: ``"alias"``, ``"withdrawal"``, ``"restoration"``, ``"results"``, or ``"version"`` for a withdrawn version
+            that lacks a required signature.
+        what: What would change: ``name:alias``, ``name@version``, or a number of results.
+        detail: The change, or the reason of a withdrawal.
+        option: Option of the command line that makes the change.
+        error: Why the change is refused even with the option, or None.
+    """
+
+    kind: Literal["alias", "withdrawal", "restoration", "results", "version"]
+    what: str
+    detail: str
+    option: str
+    error: CompatkitError | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return JSON values."""
+        values = {"kind": self.kind, "what": self.what, "detail": self.detail, "option": self.option}
+        return {**values, "code": self.error and self.error.code}
+
+
+@attrs.frozen
 class Withdrawal:
     """A version that was withdrawn on one side only.
 
@@ -91,6 +116,7 @@ class TransferReport(Shown):
             refer to them.
         refused: Components and files that were not copied, with the reasons.
         withdrawn: Versions that were withdrawn on one side only before the transfer.
+        offered: Changes in the origin that were not made in the target.
         diverged: Unchanged aliases with the reason, such as different moves on both sides.
         copied: Copied blobs, or those that a dry run would copy.
         results: Number of new measured results.
@@ -105,6 +131,7 @@ class TransferReport(Shown):
     unnamed: list[Reference] = attrs.field(factory=list)
     refused: list[Refusal] = attrs.field(factory=list)
     withdrawn: list[Withdrawal] = attrs.field(factory=list)
+    offered: list[Offer] = attrs.field(factory=list)
     diverged: list[str] = attrs.field(factory=list)
     copied: list[CopiedBlob] = attrs.field(factory=list)
     results: int = 0
@@ -118,6 +145,7 @@ class TransferReport(Shown):
         planned = ", planned only" if self.planned else ""
         lines = [f"{first}; {self.blobs:,} blobs, {self.bytes:,} bytes{planned}"]
         lines += [f"new      {reference}" for reference in self.created]
+        lines += [f"offered  {offer.what}: {offer.detail}" for offer in self.offered]
         lines += [f"refused  {refusal}" for refusal in self.refused]
         lines += [f"note     {note}" for note in self.notes]
         return "\n".join(lines)
@@ -146,6 +174,7 @@ class TransferReport(Shown):
                 {"reference": str(withdrawal.reference), "reason": withdrawal.reason}
                 for withdrawal in self.withdrawn
             ],
+            "offered": [offer.to_json() for offer in self.offered],
             "blobs": self.blobs,
             "bytes": self.bytes,
             "results": self.results,

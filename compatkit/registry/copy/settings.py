@@ -15,7 +15,7 @@ from compatkit.registry.names import Reference, Version, check_name
 from compatkit.registry.refs import References
 
 if TYPE_CHECKING:
-    from compatkit.registry.signing.trust import Trust
+    from compatkit.registry.signing.trust import Trust, Trusted
 
 Versions = Literal["all", "latest"]
 Accept = Callable[[str, Sequence[bytes], str], None]
@@ -34,9 +34,14 @@ class TransferSettings:
 
     Attributes:
         versions: ``"all"`` for all versions of each name, withdrawn ones with tombstones; ``"latest"`` for one each.
-        aliases: Whether to move aliases whose log in the target is a prefix of that in the source.
+        aliases: Whether to copy aliases.
+        follow_aliases: Whether to move aliases that the target has, and not only to add new ones.
+        follow_withdrawals: Whether to withdraw and restore versions that the target has, and not only new ones.
+        follow_results: Whether to copy further results of measurements that the target has.
         evidence: Whether to copy measured results of pairs if both components are copied.
         accept: Function that may refuse a component before it is copied; a refused parent is copied without its name.
+        trusted: Keys of which one must have signed each copied alias move, withdrawal and restoration; each member of
+            the tuple must be satisfied.
         policy_checks: Factory of the check of a local target's policies; None refuses versions that need a measurement.
         unmeasured: Whether to admit versions that were not measured as a policy requires; the policy's log records it.
         jobs: Number of blobs copied in parallel.
@@ -49,8 +54,12 @@ class TransferSettings:
 
     versions: Versions = "all"
     aliases: bool = True
+    follow_aliases: bool = False
+    follow_withdrawals: bool = False
+    follow_results: bool = False
     evidence: bool = True
     accept: Accept | None = None
+    trusted: tuple[Trusted, ...] = ()
     policy_checks: PolicyCheckFactory | None = None
     unmeasured: bool = False
     jobs: int = 8
@@ -73,7 +82,7 @@ class TransferSettings:
             raise UsageError(f"Expected jobs >= 1, got {self.jobs}.")
 
     def with_trust(self, trust: Trust) -> TransferSettings:
-        """Return settings that also refuse components without a trusted signature.
+        """Return settings that also refuse components and changes without a trusted signature.
 
         Args:
             trust: Trusted keys, as for ``Registry.open``; False or None requires no signature.
@@ -85,15 +94,21 @@ class TransferSettings:
         if trust is None or trust is False:
             return self
         from compatkit.registry.signing.checks import require
+        from compatkit.registry.signing.trust import Trusted
 
-        check_signatures, other = require(trust), self.accept
+        keys = Trusted.of(trust)
+        check_signatures, other = require(keys), self.accept
 
         def accept(digest: str, signatures: Sequence[bytes], name: str) -> None:
             check_signatures(digest, signatures, name)
             if other is not None:
                 other(digest, signatures, name)
 
-        return attrs.evolve(self, accept=accept)
+        return attrs.evolve(self, accept=accept, trusted=(*self.trusted, keys))
+
+    def following(self) -> TransferSettings:
+        """Return settings that also change what exists in the target, as a push does."""
+        return attrs.evolve(self, follow_aliases=True, follow_withdrawals=True, follow_results=True)
 
 
 def select_versions(

@@ -1,8 +1,8 @@
 """Copy components between registries, for import, pull, push and clone: blobs first, versions last.
 
-Tombstones, results and aliases follow the versions, except results that the policies of the target need: those are
-copied first. Refused components are reported and the rest is copied; a strict copy raises instead, before it creates
-any version. An interrupted copy leaves only unreferenced blobs; repeating the call copies the rest.
+Withdrawals of new versions come before them, results and aliases after them, except results that policies of the target
+need: those are copied first. Refused components are reported and the rest is copied; a strict copy raises instead,
+before it creates any version. An interrupted copy leaves only unreferenced blobs; repeating the call copies the rest.
 """
 
 from __future__ import annotations
@@ -13,25 +13,25 @@ from functools import partial
 
 import attrs
 
-from compatkit.errors import CompatkitError, VersionExists
-from compatkit.foundation.codec import dumps
+from compatkit.errors import CompatkitError, SignatureError, VersionExists
 from compatkit.registry.clashes import commands_to_free
 from compatkit.registry.copy.admission import Admission
 from compatkit.registry.copy.blobs import BlobCopier
+from compatkit.registry.copy.changes import ChangeFollower
 from compatkit.registry.copy.endpoints import Origin, SmallFile, Target
 from compatkit.registry.copy.local import LocalRegistry
 from compatkit.registry.copy.report import (
     MAX_LISTED,
+    Offer,
     Refusal,
     SignatureWarning,
     TransferReport,
-    Withdrawal,
     on_refusal,
 )
 from compatkit.registry.copy.settings import TransferSettings, matching_names, select_versions
-from compatkit.registry.copy.small_files import SignatureFiles, copy_results, follow_aliases
+from compatkit.registry.copy.small_files import SignatureFiles, copy_results
 from compatkit.registry.names import Reference
-from compatkit.registry.refs import version_line, withdrawal_path
+from compatkit.registry.refs import version_line
 from compatkit.registry.store import Store
 
 
@@ -47,6 +47,7 @@ class ComponentTransfer:
         report: Versions and files copied and refused so far.
         copier: Copies blobs.
         signatures: Signatures in the origin.
+        changes: Copies moves of aliases, withdrawals and restorations, or offers them.
     """
 
     origin: Origin
@@ -56,6 +57,7 @@ class ComponentTransfer:
     report: TransferReport = attrs.field(init=False, factory=TransferReport)
     copier: BlobCopier = attrs.field(init=False)
     signatures: SignatureFiles = attrs.field(init=False)
+    changes: ChangeFollower = attrs.field(init=False)
     _store: Store | None = attrs.field(init=False, default=None)
     _admission: Admission | None = attrs.field(init=False, default=None)
     _requested: set[Reference] = attrs.field(init=False, factory=set)
@@ -67,6 +69,7 @@ class ComponentTransfer:
             self.settings = self.settings.with_trust(self._store.trusted)
         self.copier = BlobCopier(self.origin, self.target, self.settings, self.report.copied)
         self.signatures = SignatureFiles(self.origin)
+        self.changes = ChangeFollower(self.origin, self.target, self.settings, self.report, self.signatures)
 
     def run(self, patterns: Iterable[str]) -> TransferReport:
         """Copy the versions that patterns select.
@@ -84,6 +87,7 @@ class ComponentTransfer:
         """
         versions = self._readable(self._accepted(self._select(list(patterns))))
         parents = self._accepted_parents(versions)
+        names = sorted({reference.name for reference in versions})
         if self.settings.dry_run:
             return self._plan(parents, versions)
         self.target.begin()
@@ -95,12 +99,12 @@ class ComponentTransfer:
         parents, versions = self._remaining(parents), self._remaining(versions)
         self._create_versions(parents)
         self._create_versions(versions)
-        self._copy_tombstones([*parents, *versions])
-        self._copy_results(self.copier.functions(components))
+        self.changes.follow_withdrawals(self.report.existing)
+        if left_out := self._copy_results(self.copier.functions(components)):
+            detail = "of pairs that were measured here under the same conditions"
+            self.report.offered.append(Offer("results", f"{left_out} results", detail, "--follow-results"))
         if self.settings.aliases:
-            follow_aliases(
-                self.origin, self.target, sorted({reference.name for reference in versions}), self.report
-            )
+            self.changes.follow_aliases(names)
         return self.report
 
     # --- selection
@@ -151,7 +155,12 @@ class ComponentTransfer:
         self.signatures.read({str(reference.digest) for reference in versions})
         for reference in versions:
             with on_refusal(partial(self._drop, reference)):
-                self._check_acceptable(reference)
+                try:
+                    self._check_acceptable(reference)
+                except SignatureError as error:
+                    if self.target.digest(reference) is not None or not self.origin.is_withdrawn(reference):
+                        raise
+                    self._leave_out(reference, error)
         return self._remaining(versions)
 
     def _check_acceptable(self, reference: Reference) -> None:
@@ -163,10 +172,13 @@ class ComponentTransfer:
                 f"A version is never rewritten. {self._advice(reference)}",
                 subject=str(reference),
             )
-        self.origin.tombstone(reference)  # raises if it cannot be read
         signatures = self.signatures.of(str(reference.digest))
         if self.settings.accept is not None:
             self.settings.accept(str(reference.digest), signatures, str(reference))
+        if existing is None and self.origin.is_withdrawn(reference):
+            self.changes.check_withdrawal(reference)
+        else:
+            self.origin.tombstone(reference)  # raises if it cannot be read
 
     def _readable(self, versions: list[Reference]) -> list[Reference]:
         """Return the versions whose documents can all be read."""
@@ -193,6 +205,9 @@ class ComponentTransfer:
             (self.report.existing if exists else self.report.created).append(reference)
         missing = self.copier.missing(self.copier.blobs_of_versions(versions))
         self.report.copied += [self.copier.copied_blob(digest) for digest in missing]
+        self.changes.follow_withdrawals(self.report.existing)
+        if self.settings.aliases:
+            self.changes.follow_aliases(sorted({reference.name for reference in versions}))
         return self.report
 
     # --- blobs, signatures, results
@@ -222,15 +237,23 @@ class ComponentTransfer:
         for refusal in refused:
             warnings.warn(str(refusal), SignatureWarning, stacklevel=2)
 
-    def _copy_results(self, functions: list[str]) -> None:
-        """Copy the results of pairs of functions, with their signatures."""
+    def _copy_results(self, functions: list[str]) -> int:
+        """Copy the results of pairs of functions, with their signatures; return the number of those left out."""
         if functions and self.settings.evidence:
             self.settings.progress(0, 1, "looking for results")
-            copied, digests = copy_results(self.copier, functions, self._refuse, every=self.settings.strict)
-            self.report.results += copied
-            new = [digest for digest in digests if digest not in self.signatures.by_digest]
+            results = copy_results(
+                self.copier,
+                functions,
+                self._refuse,
+                every=self.settings.strict,
+                follow=self.settings.follow_results,
+            )
+            self.report.results += results.copied
+            new = [digest for digest in results.digests if digest not in self.signatures.by_digest]
             self.signatures.read(new)
             self._copy_signatures(new)
+            return results.left_out
+        return 0
 
     # --- versions, tombstones
 
@@ -258,6 +281,7 @@ class ComponentTransfer:
         existing = {reference: self.target.digest(reference) for reference in versions}
         new = [reference for reference in versions if existing[reference] is None]
         self.settings.progress(0, len(new), "creating versions")
+        self.changes.withdraw_new(new)
         if self._admission is None:
             taken = self.target.create([self._version_file(reference) for reference in new])
         else:
@@ -299,24 +323,13 @@ class ComponentTransfer:
             )
         return True
 
-    def _copy_tombstones(self, versions: Iterable[Reference]) -> None:
-        """Copy tombstones, and report versions withdrawn on one side only."""
-        in_both = {*self.report.created, *self.report.existing}
-        for reference in versions:
-            if reference not in in_both:
-                continue
-            in_origin, in_target = self.origin.tombstone(reference), self.target.tombstone(reference)
-            if in_origin is not None and in_target is None:
-                path = f"refs/{reference.name}/@tombstones/{reference.version}"
-                document = dumps(attrs.asdict(in_origin))
-                self.target.create(
-                    [SmallFile(withdrawal_path(str(reference)), document), SmallFile(path, document)]
-                )
-            tombstone = in_origin or in_target
-            if tombstone is not None and None in (in_origin, in_target):
-                self.report.withdrawn.append(Withdrawal(reference, tombstone.reason))
-
     # --- refusals
+
+    def _leave_out(self, reference: Reference, error: SignatureError) -> None:
+        """Exclude a withdrawn version without a required signature; nobody misses it, so it is not a refusal."""
+        self._dropped.add(reference)
+        detail = f"withdrawn there: {error}"
+        self.report.offered.append(Offer("version", str(reference), detail, "", error))
 
     def _drop(self, reference: Reference, error: CompatkitError) -> None:
         """Exclude a version: report it as refused if it was requested, else copy the parent without a name."""

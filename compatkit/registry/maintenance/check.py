@@ -41,7 +41,7 @@ from compatkit.registry.maintenance.references import (
 )
 from compatkit.registry.maintenance.survey import Survey
 from compatkit.registry.names import Version
-from compatkit.registry.refs import WITHDRAWALS
+from compatkit.registry.withdrawals import WITHDRAWALS
 
 if TYPE_CHECKING:
     from compatkit.registry.store import Store
@@ -148,7 +148,7 @@ def examine(
     users = blobs.users
     users.with_functions = bool(survey.results or scope.patterns)
     versions = read_versions(survey, scope.version)
-    withdrawn = {version for version in versions if version.version in survey.names[version.name].tombstones}
+    withdrawn = {version for version in versions if version.version in survey.names[version.name].withdrawn}
     users.follow_versions(versions, withdrawn, after_each=StepChecks(survey, versions, blobs.manifest).check)
     check_tombstones(survey, scope.version)
     check_drops(survey, scope.version, versions, complete=not scope.patterns)

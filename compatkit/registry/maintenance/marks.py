@@ -35,9 +35,10 @@ from compatkit.registry.layout_scan import (
     VersionFile,
     scan,
 )
+from compatkit.registry.log import LIMIT
 from compatkit.registry.maintenance.ages import Ages
 from compatkit.registry.os_errors import environment
-from compatkit.registry.refs import LIMIT, LINE_LIMIT, References, digest_in, read_line
+from compatkit.registry.refs import LINE_LIMIT, References, digest_in, read_line
 
 ATTEMPTS = 4
 """Number of marks before a missing blob is an error."""
@@ -136,7 +137,7 @@ class Marker:
         self._trash = _trash_paths(self.root)
         versions: list[tuple[VersionFile, str]] = []
         starts: list[_Step] = []
-        withdrawn: set[tuple[str, object]] = set()
+        last_entries: dict[tuple[str, object], TombstoneFile] = {}
         blobs: list[Blob] = []
         try:
             for entry in scan(self.root):
@@ -145,8 +146,10 @@ class Marker:
                         if (digest := self._version_digest(entry)) is not None:
                             versions.append((entry, digest))
                     case TombstoneFile():
-                        if self.withdrawn and self.ages.is_old(os.lstat(self.root / entry.path)):
-                            withdrawn.add((entry.name, entry.version))
+                        key = entry.name, entry.version
+                        last_entries[key] = max(
+                            entry, last_entries.get(key, entry), key=lambda file: file.number
+                        )
                     case ResultPointer():
                         starts += self._result(entry)
                     case Aside(folder="tmp"):
@@ -162,6 +165,11 @@ class Marker:
         except OSError as error:
             with environment("read", error.filename or self.root):
                 raise
+        withdrawn = {
+            key
+            for key, entry in last_entries.items()
+            if self.withdrawn and entry.number % 2 and self.ages.is_old(os.lstat(self.root / entry.path))
+        }
         withdrawn_only = {digest for entry, digest in versions if (entry.name, entry.version) in withdrawn}
         withdrawn_only -= {
             digest for entry, digest in versions if (entry.name, entry.version) not in withdrawn

@@ -103,7 +103,10 @@ class Maintenance:
         patterns: Iterable[str] = ("*",),
         *,
         versions: Versions = "all",
-        aliases: bool = False,
+        aliases: bool = True,
+        follow_aliases: bool = False,
+        follow_withdrawals: bool = False,
+        follow_results: bool = False,
         evidence: bool = True,
         accept: Accept | None = None,
         policy_checks: PolicyCheckFactory | None = None,
@@ -116,7 +119,10 @@ class Maintenance:
             source: Other registry: a folder, ``Registry`` or ``Store``; only read.
             patterns: Names, globs such as ``"digits/*"``, or references such as ``"digits/*@^1"``.
             versions: ``"all"`` or ``"latest"`` for the latest version of each name.
-            aliases: Whether to move aliases too, if the log of the alias here is a prefix of the source's.
+            aliases: Whether to copy aliases too.
+            follow_aliases: Whether to move aliases that are here already as they were moved there.
+            follow_withdrawals: Whether to withdraw and restore versions that are here already as there.
+            follow_results: Whether to copy results of pairs that were measured here under the same conditions.
             evidence: Whether to copy measured results of pairs whose parts are both copied.
             accept: Function that refuses a version before anything is copied; see ``copy.settings``.
             policy_checks: Factory of the policy check; None for that of this object.
@@ -137,6 +143,9 @@ class Maintenance:
         settings = TransferSettings(
             versions=versions,
             aliases=aliases,
+            follow_aliases=follow_aliases,
+            follow_withdrawals=follow_withdrawals,
+            follow_results=follow_results,
             evidence=evidence,
             accept=accept,
             policy_checks=policy_checks or self.policy_checks,
@@ -162,7 +171,7 @@ class Maintenance:
             key: Private key, or its file (COMPATKIT_KEY_PASSPHRASE has the passphrase).
             expires: ``"365d"`` or ``"2027-01-31"``; None for the expiry of the key.
             bind_name: False signs the bytes alone, valid under any name.
-            every: Whether to sign all versions that are not withdrawn, not only the latest.
+            every: Whether to sign all versions, withdrawn ones too, not only the latest.
 
         Returns:
             One signature of each component; an existing equal one of this key that lasts as long is not created again.
@@ -210,6 +219,33 @@ class Maintenance:
         used = key if isinstance(key, SigningKey) else SigningKey.load(key)
         ends = None if expires is None else dates.parse_expiry(expires)
         return sign_evidence(self.store, extractors, heads, used, expires=ends)
+
+    def sign_changes(self, names: str | Iterable[str], key: SigningKey | str | os.PathLike[str]) -> list[str]:
+        """Sign all alias moves, withdrawals and restorations of names, so that they are followed elsewhere.
+
+        Args:
+            names: One or several names or globs.
+            key: Private key, or its file.
+
+        Returns:
+            Paths of the entries that were signed now, relative to the root.
+
+        Raises:
+            NotFound: A name matches nothing.
+            KeyFileError: The key cannot be used.
+            EnvironmentFailure: Disk full, no permission to write.
+        """
+        from compatkit.registry.copy.settings import matching_names
+        from compatkit.registry.signing.changes import sign_changes
+        from compatkit.registry.signing.signer import SigningKey
+
+        used = key if isinstance(key, SigningKey) else SigningKey.load(key)
+        known, matches = self.store.references.names(), dict.fromkeys(())
+        for pattern in [names] if isinstance(names, str) else names:
+            if not (found := matching_names(pattern, known)):
+                self.store.select(pattern)  # raises with similar names
+            matches |= dict.fromkeys(found)
+        return sign_changes(self.store, matches, used)
 
     def signatures(self, reference: str) -> list[SignatureVerdict]:
         """Return the unverified statements of a component's signatures."""

@@ -10,14 +10,18 @@ from typing import NamedTuple
 
 from compatkit.contracts.manifest import Manifest
 from compatkit.errors import EnvironmentFailure, IntegrityError
+from compatkit.foundation.codec import digest as digest_of
 from compatkit.registry.aliases import read_move, read_pointer
 from compatkit.registry.drop_records import read_drop
 from compatkit.registry.layout_scan import AliasMove, AliasPointer, PolicyFile, TombstoneFile, VersionFile
+from compatkit.registry.log import LIMIT
 from compatkit.registry.maintenance.survey import NameFiles, Survey
 from compatkit.registry.names import Reference, Version
 from compatkit.registry.policylog import FOLDER, file_name
-from compatkit.registry.refs import LIMIT, digest_in, read_line
+from compatkit.registry.refs import digest_in, read_line
+from compatkit.registry.signing.envelope import parse
 from compatkit.registry.version_bumps import why_understated
+from compatkit.registry.withdrawals import entry_path
 
 
 class Published(NamedTuple):
@@ -65,7 +69,7 @@ class StepChecks:
         self._below: dict[tuple[str, Version], Version] = {}
         for name in dict.fromkeys(published.name for published in versions):
             files = survey.names[name]
-            remaining = sorted(files.versions.keys() - files.tombstones.keys())
+            remaining = sorted(files.versions.keys() - files.withdrawn)
             self._below.update(((name, version), below) for below, version in pairwise(remaining))
 
     def check(self, published: Published) -> None:
@@ -93,27 +97,33 @@ def _digest_of(survey: Survey, entry: VersionFile) -> str:
 
 
 def check_tombstones(survey: Survey, wanted: Callable[[str, Version], bool]) -> None:
-    """Report wanted tombstones that are unreadable, lost, or of missing versions."""
+    """Report wanted withdrawals and restorations that are unreadable, lost, or of missing versions."""
     for name, files in sorted(survey.names.items()):
-        for version, entry in sorted(files.tombstones.items()):
+        for version, entries in sorted(files.tombstones.items()):
             if not wanted(name, version):
                 continue
             affected = (f"{name}@{version}",)
-            survey.read(entry, affected)
+            for _, entry in sorted(entries.items()):
+                survey.read(entry, affected)
             if version not in files.versions and not survey.is_hidden(f"refs/{name}/@versions"):
                 what = f"{name} has no version {version}; a new one would be withdrawn at once"
-                survey.findings.add("tombstone-orphan", entry, what, affected)
+                survey.findings.add("tombstone-orphan", entries[max(entries)], what, affected)
 
-    for (name, version), entry in sorted(survey.withdrawals.items()):
+    for entry in sorted(survey.withdrawals):
+        name, version, number = entry[1:]
         affected = (f"{name}@{version}",)
         if not wanted(name, version) or name not in survey.names:
             continue
         survey.read(entry, affected)
-        files, path = survey.names[name], f"refs/{name}/@tombstones/{version}"
-        is_lost = version in files.versions and version not in files.tombstones
+        files, path = survey.names[name], entry_path(name, version, number)
+        is_lost = version in files.versions and number not in files.tombstones.get(version, {})
         if is_lost and not survey.is_hidden(f"refs/{name}/@tombstones") and not survey.exists(path):
-            what = f"{entry.path} records that {name}@{version} was withdrawn"
-            survey.findings.add("tombstone-missing", TombstoneFile(path, name, version), what, affected)
+            what = (
+                f"{entry.path} records that {name}@{version} was {'withdrawn' if number % 2 else 'restored'}"
+            )
+            survey.findings.add(
+                "tombstone-missing", TombstoneFile(path, name, version, number), what, affected
+            )
 
 
 def check_drops(
@@ -198,7 +208,7 @@ def _check_alias(survey: Survey, name_files: NameFiles, entry: AliasPointer) -> 
         target = Version.parse(version)
         if target not in name_files.versions and not survey.exists(f"refs/{name}/@versions/{version}"):
             add("alias-dangling", entry, f"it points to {version}, which is missing", affected)
-        elif target in name_files.tombstones:
+        elif target in name_files.withdrawn:
             add("alias-withdrawn", entry, f"it points to {version}, which was withdrawn", affected)
 
 
@@ -245,13 +255,18 @@ def check_results(survey: Survey, label: Callable[[str, str], str]) -> list[tupl
 
 
 def check_signatures(survey: Survey, users: Callable[[str], tuple[str, ...]]) -> None:
-    """Report damaged signatures, and signatures of manifests that are missing and not used."""
+    """Report damaged signatures, and signatures of manifests and entries that are missing and not used."""
     orphans = Counter[str]()
     for signature in survey.signatures:
         digest = f"sha256:{signature.signed}"
         affected = users(digest)
-        if survey.read(signature, affected) is not None and digest not in survey.blobs and not affected:
+        content = survey.read(signature, affected)
+        if content is None or digest in survey.blobs or affected:
+            continue
+        statement = parse(content)[1]
+        entry = survey.content(str(statement.name), LIMIT) if statement.is_change else None
+        if entry is None or digest_of(entry) != digest:
             orphans[signature.signed] += 1
     for signed, count in orphans.items():
-        what = f"{count} of a missing manifest; valid again once it is copied here"
+        what = f"{count} of a missing manifest or entry; valid again once it is copied here"
         survey.findings.add("signature-orphan", f"signatures/{signed}", what)

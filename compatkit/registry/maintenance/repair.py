@@ -43,6 +43,7 @@ from compatkit.registry.layout_scan import (
     listed,
     scan,
 )
+from compatkit.registry.log import LIMIT
 from compatkit.registry.maintenance.blob_users import RESULTS
 from compatkit.registry.maintenance.blobs import blob
 from compatkit.registry.maintenance.check import VerificationReport
@@ -60,7 +61,8 @@ from compatkit.registry.maintenance.repair_plan import (
 )
 from compatkit.registry.maintenance.small_files import fault_of, read_json
 from compatkit.registry.names import Version
-from compatkit.registry.refs import LIMIT, References, version_line, withdrawal_path
+from compatkit.registry.refs import References, version_line
+from compatkit.registry.withdrawals import entry_path, second_path
 
 if TYPE_CHECKING:
     from compatkit.registry.store import Store
@@ -190,10 +192,11 @@ class _Repair:
     def _copies_of(self, entry: RegistryEntry) -> Iterator[tuple[str, bytes | None]]:
         """Yield sources of a small file with its content: files of this registry first, then the other registry."""
         if isinstance(entry, TombstoneFile | WithdrawalFile):
-            label = f"{entry.name}@{entry.version}"
-            paths = {f"refs/{entry.name}/@tombstones/{entry.version}", withdrawal_path(label)}
-            (second_path,) = paths - {entry.path}
-            yield f"in {second_path} ({label} stays withdrawn)", self._content(self.root, second_path)
+            key = entry.name, entry.version, entry.number
+            (other_path,) = {entry_path(*key), second_path(*key)} - {entry.path}
+            state = "withdrawn" if entry.number % 2 else "restored"
+            label = f"{entry.name}@{entry.version} stays {state}"
+            yield f"in {other_path} ({label})", self._content(self.root, other_path)
         if isinstance(entry, ResultPointer) and self._is_available(f"sha256:{entry.result}"):
             yield "in its name", f"sha256:{entry.result}\n".encode()
         if self.source is not None and self._is_copy:

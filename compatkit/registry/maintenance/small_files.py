@@ -27,6 +27,7 @@ from compatkit.registry.policylog import parse_revision
 from compatkit.registry.refs import digest_in, read_line
 from compatkit.registry.signing.envelope import LIMIT as SIGNATURE_LIMIT
 from compatkit.registry.signing.signatures import file_name as signature_name
+from compatkit.registry.withdrawals import read_entry
 
 _CUT_OFF = re.compile(
     rb"|s|sh|sha|sha2|sha25|sha256|sha256:[0-9a-f]{0,64}|sha256:[0-9a-f]{64} [a-z0-9._/@-]*"
@@ -47,8 +48,8 @@ def fault_of(entry: RegistryEntry, content: bytes) -> tuple[str, str] | None:
                     f"{expected} only the first {len(content)} bytes: a publish was interrupted",
                 )
             return "version-content", f"{expected} {shown(content)}"
-        case TombstoneFile() | WithdrawalFile() if not _is_tombstone(content):
-            return "tombstone-damaged", f"expected an object with reason and time, got {shown(content)}"
+        case TombstoneFile() | WithdrawalFile() if why := _entry_fault(content, entry.number):
+            return "tombstone-damaged", why
         case AliasPointer() if read_pointer(content) is None:
             expected = "expected a version and the number of its move, such as '1.2.0 3'"
             return "alias-damaged", f"{expected}, got {shown(content)}"
@@ -79,9 +80,13 @@ def read_json(content: bytes) -> Any:
         return None
 
 
-def _is_tombstone(content: bytes) -> bool:
-    value = read_json(content)
-    return isinstance(value, dict) and isinstance(value.get("reason"), str)
+def _entry_fault(content: bytes, number: int) -> str:
+    try:
+        read_entry(content, number, "tombstone")
+    except FormatError:
+        kind = "withdrawal" if number % 2 else "restoration"
+        return f"expected the reason and time of a {kind}, got {shown(content)}"
+    return ""
 
 
 def _signature_fault(content: bytes, entry: SignatureFile) -> str | None:

@@ -33,10 +33,10 @@ from compatkit.registry.layout_scan import (
     listed,
     scan,
 )
+from compatkit.registry.log import LIMIT
 from compatkit.registry.maintenance.faults import Findings, kind_fault, os_message
 from compatkit.registry.maintenance.small_files import fault_of
 from compatkit.registry.names import Version
-from compatkit.registry.refs import LIMIT
 
 _FOREIGN = re.compile(
     r"[.#].*|.*~|.*\.(bak|orig|part|sw[op]|tmp)|Thumbs\.db|desktop\.ini|__MACOSX|@eaDir|lost\+found",
@@ -51,17 +51,22 @@ class NameFiles:
 
     Attributes:
         versions: Version files.
-        tombstones: Tombstones by version.
+        tombstones: Withdrawals and restorations by version and number.
         aliases: Pointers of aliases.
         moves: Log entries by alias and number.
         drops: Records of dropped numbers, by version and number.
     """
 
     versions: dict[Version, VersionFile] = attrs.field(factory=dict)
-    tombstones: dict[Version, TombstoneFile] = attrs.field(factory=dict)
+    tombstones: dict[Version, dict[int, TombstoneFile]] = attrs.field(factory=lambda: defaultdict(dict))
     aliases: dict[str, AliasPointer] = attrs.field(factory=dict)
     moves: dict[str, dict[int, AliasMove]] = attrs.field(factory=lambda: defaultdict(dict))
     drops: dict[Version, dict[int, DropFile]] = attrs.field(factory=lambda: defaultdict(dict))
+
+    @property
+    def withdrawn(self) -> set[Version]:
+        """Versions whose last entry withdraws them."""
+        return {version for version, entries in self.tombstones.items() if max(entries) % 2}
 
 
 @attrs.define
@@ -77,7 +82,7 @@ class Survey:
         policies: Policy changes by scope and number.
         results: Pointers to measured results.
         signatures: Signatures, sorted by name.
-        withdrawals: Second file of the withdrawal of each version.
+        withdrawals: Second files of withdrawals and restorations.
         aside: States of files in ``tmp``, ``trash`` and ``quarantine``, by name.
         blocked: Fault code and description of folders that could not be listed, by path.
     """
@@ -90,7 +95,7 @@ class Survey:
     policies: dict[str, dict[int, PolicyFile]] = attrs.field(factory=lambda: defaultdict(dict))
     results: list[ResultPointer] = attrs.field(factory=list)
     signatures: list[SignatureFile] = attrs.field(factory=list)
-    withdrawals: dict[tuple[str, Version], WithdrawalFile] = attrs.field(factory=dict)
+    withdrawals: list[WithdrawalFile] = attrs.field(factory=list)
     aside: dict[str, dict[str, os.stat_result]] = attrs.field(
         factory=lambda: {folder: {} for folder in ASIDE}
     )
@@ -111,7 +116,7 @@ class Survey:
             case VersionFile():
                 self.names[entry.name].versions[entry.version] = entry
             case TombstoneFile():
-                self.names[entry.name].tombstones[entry.version] = entry
+                self.names[entry.name].tombstones[entry.version][entry.number] = entry
             case AliasPointer():
                 self.names[entry.name].aliases[entry.alias] = entry
             case AliasMove():
@@ -119,7 +124,7 @@ class Survey:
             case DropFile():
                 self.names[entry.name].drops[entry.version][entry.number] = entry
             case WithdrawalFile():
-                self.withdrawals[entry.name, entry.version] = entry
+                self.withdrawals.append(entry)
             case PolicyFile():
                 self.policies[entry.scope][entry.number] = entry
             case ResultPointer():

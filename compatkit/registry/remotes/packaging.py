@@ -19,8 +19,9 @@ from compatkit.registry.copy.local import LocalRegistry
 from compatkit.registry.copy.report import CopiedBlob, Refusal, TransferReport, on_refusal
 from compatkit.registry.copy.settings import TransferSettings, select_versions
 from compatkit.registry.copy.small_files import SignatureFiles
+from compatkit.registry.log import LIMIT
 from compatkit.registry.names import Reference, Version, check_name
-from compatkit.registry.refs import LIMIT, References, version_line
+from compatkit.registry.refs import References, version_line
 from compatkit.registry.remotes.files import convert_errors
 from compatkit.registry.remotes.packages import Package, PackageFile, PackageStore, Role
 from compatkit.registry.remotes.remote import read_ahead, scratch_folder, write_scratch

@@ -88,7 +88,7 @@ def push(
         EnvironmentFailure: No permission, no network, no library for the address; the same call continues.
         UsageError: The address or the options cannot be used, or the remote is this registry.
     """
-    settings, origin = settings or TransferSettings(), LocalRegistry(store)
+    settings, origin = (settings or TransferSettings()).following(), LocalRegistry(store)
     wanted = _requested_patterns(origin, patterns)
     located = locate(remote, options)
     if not settings.create:

@@ -35,10 +35,12 @@ from compatkit.registry.copy.endpoints import (
 )
 from compatkit.registry.document_graph import names as named_in
 from compatkit.registry.layout import MARKER, Layout
+from compatkit.registry.log import LIMIT
 from compatkit.registry.names import VERSION, Reference, check_alias, check_name
 from compatkit.registry.os_errors import environment
-from compatkit.registry.refs import LIMIT, References
+from compatkit.registry.refs import References
 from compatkit.registry.remotes.files import MAX_REQUESTS, Files
+from compatkit.registry.withdrawals import ENTRY
 
 LARGE_BLOB = 2**23
 """Size in bytes above which blobs are uploaded from their file, in parts if the back end supports that."""
@@ -49,7 +51,8 @@ CACHE_SIZE = 2**28
 READ_AHEAD = 4
 """Number of ranges of a large blob requested ahead to hide latency; each is in memory."""
 _MIRRORED = re.compile(
-    rf"refs/(?P<name>[^@]+)/@(?:(?:versions|tombstones)/{VERSION.pattern}|dropped/{VERSION.pattern}/[1-9][0-9]{{0,8}}|"
+    rf"refs/(?P<name>[^@]+)/@(?:versions/{VERSION.pattern}|tombstones/{ENTRY.pattern}|"
+    rf"dropped/{VERSION.pattern}/[1-9][0-9]{{0,8}}|"
     r"aliases/(?P<alias>[^/]+)|log/(?P<moved>[^/]+)/[1-9][0-9]{0,8})"
 )
 _LISTED = ".listed"

@@ -90,16 +90,23 @@ class SignatureVerdict:
 
 
 def check_signature(
-    data: bytes, digest: str, trusted: Trusted, *, name: str | None = None, now: datetime | None = None
+    data: bytes,
+    digest: str,
+    trusted: Trusted,
+    *,
+    name: str | None = None,
+    now: datetime | None = None,
+    is_change: bool = False,
 ) -> SignatureVerdict:
     """Check a signature, and return a verdict.
 
     Args:
         data: Content of a signature file; may be hostile.
-        digest: Digest of the manifest.
+        digest: Digest of the manifest, or of an entry of a log.
         trusted: Trusted keys.
-        name: ``name@version`` under which the manifest is used; None if it is used by digest.
+        name: ``name@version`` under which the manifest is used, None if it is used by digest; path of an entry.
         now: Time of the check; None for the current time.
+        is_change: Whether ``digest`` is that of an entry of a log.
 
     Raises:
         MissingDependency: ``cryptography`` is not installed.
@@ -109,6 +116,11 @@ def check_signature(
     except MalformedSignature as error:
         return SignatureVerdict(error)
     key = trusted.keys.get(envelope.key)
+    if statement.is_change != is_change:
+        actual = "an entry of a log" if statement.is_change else "a manifest"
+        return SignatureVerdict(
+            OtherDigest(f"expected another kind of signature, got one of {actual}."), statement, key
+        )
     error = _error(envelope, statement, digest, trusted, name, dates.now() if now is None else now)
     return SignatureVerdict(error, statement, key)
 

@@ -24,8 +24,9 @@ import attrs
 
 from compatkit.errors import FormatError, InvalidName, MalformedSignature
 from compatkit.foundation.codec import dumps, is_digest, loads
-from compatkit.registry.names import Reference
+from compatkit.registry.names import Reference, check_alias, check_name
 from compatkit.registry.signing import dates
+from compatkit.registry.withdrawals import ENTRY as TOMBSTONE
 
 LIMIT = 2**14
 """Maximum size of an envelope in bytes."""
@@ -33,7 +34,13 @@ PAYLOAD_TYPE = "application/vnd.in-toto+json"
 """Media type of an in-toto statement."""
 TYPE = "https://in-toto.io/Statement/v1"
 PREDICATE_TYPE = "https://compatkit/signature/v1"
-"""Identifier of the predicate; it is not resolved, and its meaning never changes."""
+"""Identifier of the predicate about a manifest; it is not resolved, and its meaning never changes."""
+CHANGE_TYPE = "https://compatkit/change/v1"
+"""Identifier of the predicate about an entry of a log, such as the move of an alias."""
+_ENTRY = re.compile(
+    rf"refs/(?P<name>[^@]+)/@(?:log/(?P<alias>[^/]+)/[1-9][0-9]{{0,8}}|tombstones/{TOMBSTONE.pattern})"
+)
+"""Paths of signed entries."""
 KEY_ID = re.compile("ed25519:[0-9a-f]{64}")
 """Identity of a key: the public key itself, encoded as in RFC 8032."""
 
@@ -99,14 +106,15 @@ class Envelope:
 
 @attrs.frozen
 class Statement:
-    """A signer's statement about a manifest.
+    """A signer's statement about a manifest, or about an entry of a log.
 
     Attributes:
-        digest: Digest of the manifest, ``sha256:...``.
-        name: ``name@version`` that was signed; None for any name.
+        digest: Digest of the manifest or entry, ``sha256:...``.
+        name: ``name@version`` that was signed, None for any name; of an entry its path relative to the root.
         signer: Identity of the key, ``ed25519:...``.
         signed: Time of signing, from the signer's clock.
         expires: End of validity, or None.
+        is_change: Whether it is about an entry of a log.
     """
 
     digest: str
@@ -114,6 +122,7 @@ class Statement:
     signer: str
     signed: datetime
     expires: datetime | None
+    is_change: bool = False
 
     def to_bytes(self) -> bytes:
         """Return the statement as canonical JSON."""
@@ -124,7 +133,7 @@ class Statement:
             {
                 "_type": TYPE,
                 "subject": [subject],
-                "predicateType": PREDICATE_TYPE,
+                "predicateType": CHANGE_TYPE if self.is_change else PREDICATE_TYPE,
                 "predicate": {
                     "expires": None if self.expires is None else dates.format_time(self.expires),
                     "signed": dates.format_time(self.signed),
@@ -142,10 +151,10 @@ class Statement:
         """
         value = _read_object(data, "a signed statement")
         kinds = value.get("_type"), value.get("predicateType")
-        if kinds != (TYPE, PREDICATE_TYPE):
+        if kinds[0] != TYPE or kinds[1] not in (PREDICATE_TYPE, CHANGE_TYPE):
             raise MalformedSignature(
-                f"Expected a statement of type {TYPE} with predicate {PREDICATE_TYPE}, got {kinds[0]!r:.80} and "
-                f"{kinds[1]!r:.80}; a newer compatkit may have written it."
+                f"Expected a statement of type {TYPE} with predicate {PREDICATE_TYPE} or {CHANGE_TYPE}, got "
+                f"{kinds[0]!r:.80} and {kinds[1]!r:.80}; a newer compatkit may have written it."
             )
         with suppress(AttributeError, KeyError, TypeError, ValueError):  # JSON of another shape
             statement = cls._read(value)
@@ -162,14 +171,14 @@ class Statement:
         (subject,) = value["subject"]
         predicate = value["predicate"]
         digest, name = f"sha256:{subject['digest']['sha256']}", subject.get("name")
+        is_change = value["predicateType"] == CHANGE_TYPE
         signed, ends = dates.parse_time(predicate["signed"]), predicate["expires"]
         expires = None if ends is None else dates.parse_time(ends)
-        is_valid = (
-            is_digest(digest) and KEY_ID.fullmatch(predicate["signer"]) and (name is None or _is_pinned(name))
-        )
+        is_named = _is_entry(name) if is_change else name is None or _is_pinned(name)
+        is_valid = is_digest(digest) and KEY_ID.fullmatch(predicate["signer"]) and is_named
         if not is_valid or signed is None or (ends is not None and expires is None):
             return None
-        return cls(digest, name, predicate["signer"], signed, expires)
+        return cls(digest, name, predicate["signer"], signed, expires, is_change)
 
 
 def parse(data: bytes) -> tuple[Envelope, Statement]:
@@ -203,3 +212,14 @@ def _is_pinned(name: object) -> bool:
     except InvalidName:
         return False
     return reference.version is not None and str(reference) == name
+
+
+def _is_entry(path: object) -> bool:
+    """Return whether a value is the path of an entry of a log, relative to the root."""
+    match = _ENTRY.fullmatch(path) if isinstance(path, str) else None
+    if match is None:
+        return False
+    try:
+        return bool(check_name(match["name"]) and (match["alias"] is None or check_alias(match["alias"])))
+    except InvalidName:
+        return False

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import attrs
 
@@ -18,6 +19,9 @@ from compatkit.registry import disk as durable
 from compatkit.registry.names import check_digest
 from compatkit.registry.os_errors import environment
 from compatkit.registry.signing.envelope import LIMIT, parse
+
+if TYPE_CHECKING:
+    from compatkit.registry.signing.trust import Trusted
 
 FOLDER = "signatures"
 FILE = re.compile(r"[0-9a-f]{16}-[0-9a-f]{64}\.json")
@@ -65,11 +69,16 @@ class Signatures:
             )
         return created
 
-    def files(self, digest: str) -> list[Path]:
+    def files(self, digest: str, trusted: Trusted | None = None) -> list[Path]:
         """Return the paths of a manifest's signatures, sorted.
 
+        Args:
+            digest: Digest of the manifest.
+            trusted: Keys whose signatures alone are returned if there are more than 1,000, so that strangers cannot
+                make a component unreadable by adding signatures.
+
         Raises:
-            SignatureError: There are more than 1,000.
+            SignatureError: There are more than 1,000 of these keys.
             IntegrityError: A folder is a link.
             EnvironmentFailure: A file cannot be read.
         """
@@ -80,6 +89,9 @@ class Signatures:
                 names = sorted(name for name in os.listdir(folder) if FILE.fullmatch(name))
             except FileNotFoundError:
                 return []
+        if len(names) > LIMIT_PER_MANIFEST and trusted is not None:
+            prefixes = {key.partition(":")[2][:16] for key in (*trusted.keys, *trusted.distrusted)}
+            names = [name for name in names if name[:16] in prefixes]
         if len(names) > LIMIT_PER_MANIFEST:
             raise SignatureError(
                 f"{folder}: expected at most {LIMIT_PER_MANIFEST} signatures, got {len(names)}. Remove unneeded ones.",
@@ -87,15 +99,19 @@ class Signatures:
             )
         return [folder / name for name in names]
 
-    def of(self, digest: str) -> list[bytes]:
+    def of(self, digest: str, trusted: Trusted | None = None) -> list[bytes]:
         """Return the unverified contents of a manifest's signatures, each truncated one byte after the limit.
 
+        Args:
+            digest: Digest of the manifest.
+            trusted: Same as for ``files``.
+
         Raises:
-            SignatureError: There are more than 1,000.
+            SignatureError: There are more than 1,000 of these keys.
             IntegrityError: A folder is a link.
             EnvironmentFailure: A file cannot be read.
         """
-        return [data for path in self.files(digest) if (data := self.read(path)) is not None]
+        return [data for path in self.files(digest, trusted) if (data := self.read(path)) is not None]
 
     def read(self, path: Path) -> bytes | None:
         """Return a signature, truncated one byte after the limit; empty if not a plain file, None if missing."""

@@ -163,14 +163,16 @@ class SigningKey:
         *,
         expires: datetime | None = None,
         now: datetime | None = None,
+        is_change: bool = False,
     ) -> Envelope:
-        """Sign a manifest.
+        """Sign a manifest, or an entry of a log.
 
         Args:
-            digest: Digest of the manifest.
-            name: ``name@version`` to sign; None for any name.
+            digest: Digest of the manifest or entry.
+            name: ``name@version`` to sign, None for any name; of an entry its path relative to the root.
             expires: End of the signature's validity, at most that of the key.
             now: Time of signing; None for the current time.
+            is_change: Whether ``digest`` is that of an entry of a log.
 
         Raises:
             KeyExpired: The key has expired.
@@ -183,7 +185,7 @@ class SigningKey:
                 subject=self.public.id,
             )
         ends = min((end for end in (expires, self.public.expires) if end is not None), default=None)
-        statement = Statement(digest, name, self.public.id, moment, ends)
+        statement = Statement(digest, name, self.public.id, moment, ends, is_change)
         unsigned = Envelope(statement.to_bytes(), self.public.id, b"")
         return attrs.evolve(unsigned, signature=self._private.sign(unsigned.signed))
 
@@ -273,7 +275,7 @@ def _earlier_statement(
 ) -> Statement | None:
     """Return an earlier statement of this key that covers the wanted one, or None."""
     own = Trusted({key.public.id: key.public})
-    for data in store.signatures.of(part.digest):
+    for data in store.signatures.of(part.digest, own):
         verdict = check_signature(data, part.digest, own, name=wanted.name, now=now)
         statement = verdict.statement
         if not verdict.valid or statement is None or statement.name != wanted.name:

@@ -41,7 +41,7 @@ def signed_parts(store: Store, patterns: str | Iterable[str], *, every: bool = F
     Args:
         store: Files of the registry.
         patterns: References or digests: names, globs, versions, aliases.
-        every: Whether a name or glob selects all versions that are not withdrawn, not only the latest.
+        every: Whether a name or glob selects all versions, withdrawn ones too, not only the latest.
 
     Raises:
         NotFound: A reference selects nothing.
@@ -52,8 +52,10 @@ def signed_parts(store: Store, patterns: str | Iterable[str], *, every: bool = F
             parts[SignedPart(pattern)] = None
             continue
         for reference in store.select(pattern):
-            for version in store.versions(reference.name) if every and not {"@", ":"} & set(pattern) else ():
-                parts[signed_part(store.resolve(Reference(reference.name, version)))] = None
+            is_all = every and not {"@", ":"} & set(pattern)
+            for version in store.references.versions(reference.name) if is_all else ():
+                digest = store.references.digest(reference.name, version)
+                parts[signed_part(Reference(reference.name, version, digest=digest))] = None
             parts[signed_part(reference)] = None
     return list(parts)
 
@@ -78,8 +80,10 @@ def verify(
         SignatureError: No signature is valid; the class is the reason.
         NotFound: The reference selects no component, or several.
     """
-    part = _one_part(store, reference)
-    return check_signatures(part.digest, store.signatures.of(part.digest), trust, name=part.name, now=now)
+    part, trusted = _one_part(store, reference), Trusted.of(trust)
+    return check_signatures(
+        part.digest, store.signatures.of(part.digest, trusted), trusted, name=part.name, now=now
+    )
 
 
 def statements(store: Store, reference: str) -> list[SignatureVerdict]:
@@ -114,8 +118,8 @@ def require_signature(store: Store, reference: Reference, trust: Trust, verify: 
         raise UsageError(
             "Expected verify='auto' or 'always', as signatures are required, got 'never': it compares no digests."
         )
-    part = signed_part(reference)
-    check_signatures(part.digest, store.signatures.of(part.digest), trust, name=part.name)
+    part, trusted = signed_part(reference), Trusted.of(trust)
+    check_signatures(part.digest, store.signatures.of(part.digest, trusted), trusted, name=part.name)
 
 
 def _one_part(store: Store, reference: str) -> SignedPart:

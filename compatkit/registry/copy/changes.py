@@ -1,0 +1,297 @@
+"""Changes of names that both sides of a transfer have: moves of aliases, withdrawals and restorations.
+
+Each is an entry of a log. An entry is copied only if the target's log is a prefix of the origin's, so that nothing
+recorded there is lost. What the target lacks is added: new aliases, and new versions with their withdrawals. What
+exists stays as it is unless the settings ask to follow; what is not followed is offered in the report. Where signatures
+are required, each copied entry must be signed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+
+import attrs
+
+from compatkit.errors import SignatureError
+from compatkit.foundation.codec import digest as digest_of
+from compatkit.registry.aliases import Aliases
+from compatkit.registry.copy.endpoints import Origin, SmallFile, Target
+from compatkit.registry.copy.report import Offer, Refusal, TransferReport, Withdrawal, on_refusal
+from compatkit.registry.copy.settings import TransferSettings
+from compatkit.registry.copy.small_files import SignatureFiles
+from compatkit.registry.names import Reference, Version
+from compatkit.registry.withdrawals import entry_path, second_path
+
+Entries = Mapping[int, SmallFile]
+"""Entries of one log by number."""
+_NUMBER = re.compile("[1-9][0-9]{0,8}")
+
+
+@attrs.define(eq=False)
+class ChangeFollower:
+    """Copies entries of logs to the target of a transfer, or offers them.
+
+    Attributes:
+        origin: Registry whose changes are followed; not trusted.
+        target: Registry that is changed.
+        settings: Settings of the transfer.
+        report: Report to add changes, offers and refusals to.
+        signatures: Signatures in the origin.
+    """
+
+    origin: Origin
+    target: Target
+    settings: TransferSettings
+    report: TransferReport
+    signatures: SignatureFiles
+
+    # --- withdrawals
+
+    def withdraw_new(self, references: Iterable[Reference]) -> None:
+        """Copy the withdrawals of versions that the target does not have yet, so that none is usable for a moment."""
+        for reference, entries, existing in self._withdrawals(references):
+            if new := new_entries(entries, existing):
+                self._create_withdrawals(reference, new)
+                if reference in self.origin_withdrawn([reference]):
+                    self._report_withdrawn(reference)
+
+    def follow_withdrawals(self, references: Iterable[Reference]) -> None:
+        """Copy or offer the withdrawals and restorations of versions that the target had before the transfer."""
+        references = list(references)
+        withdrawn = self.origin_withdrawn(references)
+        for reference, entries, existing in self._withdrawals(references):
+            self._copy_signatures(_common(entries, existing))
+            is_withdrawn = max(existing, default=0) % 2 == 1
+            if is_withdrawn == (reference in withdrawn):
+                continue
+            new = new_entries(entries, existing)
+            if not new:
+                self.report.withdrawn.append(Withdrawal(reference, self._reason(self.target, reference)))
+                continue
+            kind = "restoration" if is_withdrawn else "withdrawal"
+            reason = self._reason(self.origin, reference, max(entries))
+            offer = Offer(kind, str(reference), reason, "--follow-withdrawals")
+            if self._may_follow(offer, self.settings.follow_withdrawals, new):
+                self._create_withdrawals(reference, new)
+                self._report_withdrawn(reference)
+
+    def origin_withdrawn(self, references: Iterable[Reference]) -> set[Reference]:
+        """Return the versions that the origin has withdrawn."""
+        with self.origin.translate_errors():
+            return {
+                reference
+                for reference in references
+                if reference.version in self.origin.references.withdrawn(reference.name)
+            }
+
+    def check_withdrawal(self, reference: Reference) -> None:
+        """Raise if the withdrawals of a version in the origin cannot be read, or lack a required signature.
+
+        Raises:
+            FormatError: An entry is damaged.
+            SignatureError: An entry has no trusted signature.
+        """
+        for _, entries, _ in self._withdrawals([reference]):
+            with self.origin.translate_errors():
+                self.origin.references.withdrawals(reference.name).log(_version(reference))
+            self._check_signed(entries.values())
+
+    def _withdrawals(self, references: Iterable[Reference]) -> Iterator[tuple[Reference, Entries, Entries]]:
+        """Yield versions that either side has withdrawn at some time, with the entries of origin and target."""
+        numbers: dict[str, list[Mapping[Version, list[int]]]] = {}
+        sides = self.origin, self.target
+        for reference in references:
+            if reference.name not in numbers:
+                numbers[reference.name] = [
+                    side.references.withdrawals(reference.name).numbers() for side in sides
+                ]
+            found = [by_version.get(_version(reference), []) for by_version in numbers[reference.name]]
+            if any(found):
+                entries, existing = (
+                    _read(
+                        side,
+                        {number: entry_path(reference.name, reference.version, number) for number in each},
+                    )
+                    for side, each in zip(sides, found, strict=True)
+                )
+                yield reference, entries, existing
+
+    def _create_withdrawals(self, reference: Reference, new: Entries) -> None:
+        if self.settings.dry_run:
+            return
+        self._copy_signatures(new)
+        for number, file in sorted(new.items()):
+            second = SmallFile(second_path(reference.name, reference.version, number), file.data)
+            self.target.create([second])
+            self.target.create([file])
+
+    def _report_withdrawn(self, reference: Reference) -> None:
+        self.report.withdrawn.append(Withdrawal(reference, self._reason(self.origin, reference)))
+
+    def _reason(self, side: Origin, reference: Reference, number: int | None = None) -> str:
+        with side.translate_errors():
+            withdrawals = side.references.withdrawals(reference.name)
+            log = withdrawals.log(_version(reference))
+        entry = next((entry for entry in reversed(log) if number in (None, entry.number)), None)
+        return "" if entry is None else entry.reason
+
+    # --- aliases
+
+    def follow_aliases(self, names: list[str]) -> None:
+        """Copy or offer the moves of the origin's aliases.
+
+        Args:
+            names: Names of components.
+
+        Raises:
+            EnvironmentFailure: An alias cannot be read or written.
+        """
+        logs = [f"refs/{name}/@log" for name in names]
+        folders = sorted({path.rpartition("/")[0] for path in self.origin.list_small_files(logs)})
+        target_logs = _read_logs(self.target, folders)
+        for folder, entries in sorted(_read_logs(self.origin, folders).items()):
+            what = folder.removeprefix("refs/").replace("/@log/", ":")
+            with (
+                on_refusal(lambda error, what=what: self.report.refused.append(Refusal(what, error))),
+                self.origin.translate_errors(),
+                self.target.translate_errors(),
+            ):
+                self._follow_alias(folder, entries, target_logs.get(folder, {}))
+
+    def _follow_alias(self, folder: str, entries: Entries, existing: Entries) -> None:
+        """Copy or offer the moves of one alias.
+
+        Args:
+            folder: Folder of the alias's log.
+            entries: Moves in the origin.
+            existing: Moves in the target.
+
+        Raises:
+            FormatError: A log is damaged.
+        """
+        name, alias = folder.removeprefix("refs/").rsplit("/@log/", 1)
+        self._copy_signatures(_common(entries, existing))
+        origin, target, what = self.origin.address, self.target.address, f"{name}:{alias}"
+        moves = _aliases(self.origin, name).log(alias)
+        last = moves[-1].after if moves else None
+        if entries.keys() < existing.keys() and _agree(entries, existing):
+            return  # the target's log continues the origin's
+        current = _aliases(self.target, name).get(alias)
+        new = new_entries(entries, existing)
+        if new is None:
+            text = f"{what} is {last or 'removed'} in {origin} and {current or 'removed'} in {target}"
+            self.report.diverged.append(text)
+            return
+        if new:
+            if last is not None and not self._is_in_target(Reference(name, Version.parse(last))):
+                self.report.diverged.append(f"{what} is {last} in {origin}, which is not in {target}")
+                return
+            offer = Offer("alias", what, f"{current or 'none'} -> {last or 'removed'}", "--follow-aliases")
+            if not self._may_follow(offer, self.settings.follow_aliases or not existing, new):
+                return
+            if not self.settings.dry_run:
+                self._copy_signatures(new)
+                for _, file in sorted(new.items()):
+                    if self.target.create([file]):
+                        self.report.diverged.append(f"{what} was moved concurrently in {target}")
+                        return
+            self.report.aliases.append(what)
+        if not self.settings.dry_run:
+            self._point(name, alias, last, max(entries, default=0))
+
+    def _is_in_target(self, reference: Reference) -> bool:
+        planned = {(version.name, version.version) for version in self.report.created}
+        return (reference.name, reference.version) in planned or bool(self.target.current_digest(reference))
+
+    def _point(self, name: str, alias: str, version: str | None, number: int) -> None:
+        """Let the pointer follow the log, even if an earlier transfer was interrupted between the two."""
+        pointer = f"refs/{name}/@aliases/{alias}"
+        line = None if version is None else f"{version} {number}\n".encode()
+        if self.target.read_small_file(pointer) != line:
+            self.target.remove(pointer) if line is None else self.target.replace(pointer, line)
+
+    # --- what may be followed
+
+    def _may_follow(self, offer: Offer, asked: bool, new: Entries) -> bool:
+        """Return whether entries may be copied; otherwise report them as an offer."""
+        try:
+            self._check_signed(new.values())
+        except SignatureError as error:
+            self.report.offered.append(attrs.evolve(offer, error=error))
+            return False
+        if not asked:
+            self.report.offered.append(offer)
+        return asked
+
+    def _check_signed(self, files: Iterable[SmallFile]) -> None:
+        if not self.settings.trusted:
+            return
+        from compatkit.registry.signing.changes import check_change
+
+        by_digest = {digest_of(file.data): file for file in files}
+        self.signatures.read(by_digest)
+        for digest, file in by_digest.items():
+            for trusted in self.settings.trusted:
+                check_change(file.path, file.data, self.signatures.of(digest), trusted)
+
+    def _copy_signatures(self, entries: Entries) -> None:
+        if self.settings.dry_run:
+            return
+        digests = [digest_of(file.data) for file in entries.values()]
+        self.signatures.read(digests)
+        copied, refused = self.signatures.copy(self.target, digests)
+        self.report.signatures += copied
+        self.report.refused += refused
+
+
+def new_entries(entries: Entries, existing: Entries) -> Entries | None:
+    """Return the entries that extend an existing log; None if the logs contradict each other, or have gaps.
+
+    Args:
+        entries: Entries of the origin.
+        existing: Entries of the target.
+    """
+    new = {number: file for number, file in entries.items() if number not in existing}
+    is_complete = sorted(entries) == list(range(1, len(entries) + 1))
+    is_later = all(number > max(existing, default=0) for number in new)
+    return new if is_complete and is_later and _agree(entries, existing) else None
+
+
+def _common(entries: Entries, existing: Entries) -> Entries:
+    return {number: file for number, file in entries.items() if existing.get(number) == file}
+
+
+def _agree(entries: Entries, existing: Entries) -> bool:
+    return len(_common(entries, existing)) == len(entries.keys() & existing.keys())
+
+
+def _read(side: Origin, paths: Mapping[int, str]) -> Entries:
+    """Return the files of a log; an empty file was cut off while it was written."""
+    contents = dict(side.read_small_files(list(paths.values())))
+    return {number: SmallFile(path, content) for number, path in paths.items() if (content := contents[path])}
+
+
+def _read_logs(side: Origin, folders: list[str]) -> dict[str, Entries]:
+    """Return the numbered files of each folder."""
+    paths: dict[str, dict[int, str]] = defaultdict(dict)
+    for path in side.list_small_files(folders):
+        folder, _, number = path.rpartition("/")
+        if folder in folders and _NUMBER.fullmatch(number):
+            paths[folder][int(number)] = path
+    contents = dict(side.read_small_files([path for files in paths.values() for path in files.values()]))
+    return {
+        folder: {
+            number: SmallFile(path, content) for number, path in files.items() if (content := contents[path])
+        }
+        for folder, files in paths.items()
+    }
+
+
+def _version(reference: Reference) -> Version:
+    return reference.version or Version(0, 0, 0)
+
+
+def _aliases(side: Origin, name: str) -> Aliases:
+    return Aliases(side.references.folder(name), side.references.root)

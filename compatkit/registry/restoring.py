@@ -1,0 +1,73 @@
+"""Take a withdrawal back: the version is checked like an imported one, and everything it refers to must be stored."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from compatkit.errors import NotFound, UsageError
+from compatkit.registry.copy.admission import Admission, PolicyCheckFactory
+from compatkit.registry.names import Reference, Version
+from compatkit.registry.required_blobs import RequiredBlobs
+
+if TYPE_CHECKING:
+    from compatkit.registry.log import BeforeChange
+    from compatkit.registry.store import Store
+
+
+def restore(
+    store: Store,
+    name: str,
+    version: str | Version,
+    reason: str,
+    *,
+    policy_checks: PolicyCheckFactory | None = None,
+    unmeasured: bool = False,
+    before: BeforeChange | None = None,
+) -> None:
+    """Take the withdrawal of a version back; both stay in its log.
+
+    Args:
+        store: Files of the registry.
+        name: Name of the component.
+        version: Withdrawn version.
+        reason: Text for the log.
+        policy_checks: Factory of the policy check; None refuses a version that needs a measurement.
+        unmeasured: Whether to admit a version that was not measured; the policy's log records it.
+        before: Called before the restoration is recorded; may raise to stop.
+
+    Raises:
+        NotFound: There is no such version, or it is not withdrawn.
+        UsageError: No reason is given.
+        IntegrityError: A blob is missing, such as weights that were collected.
+        VersionUntrue: The number is too small a step among the versions published since.
+        PolicyBroken: The version does not work with a part that a policy protects.
+        PolicyUndecided: The version was not measured as a policy requires.
+    """
+    store.layout.check_writer(store.root)
+    number = Version.parse(str(version))
+    label = f"{name}@{number}"
+    if not reason.strip():
+        raise UsageError(f"Restoring {label} needs a reason; it is shown in the log.", subject=label)
+    digest = store.references.digest(name, number)
+    if digest is None:
+        store.resolve(Reference(name, number))  # raises with similar names
+    if store.references.tombstone(name, number) is None:
+        raise NotFound(f"{label} is not withdrawn.", subject=label)
+    reference = Reference(name, number, digest=digest)
+    required = RequiredBlobs(store.objects, {}, label, store.manifest(str(digest)))
+    required.retain()
+    admission = Admission(store, [reference], store.objects.retain, policy_checks, unmeasured, restoring=True)
+    for error in admission.check_all(lambda done, total, what: None).values():
+        raise error
+
+    def create(check: Callable[[], None]) -> bool:
+        def ready(path: str, data: bytes) -> None:
+            required.retain()
+            check()
+            if before is not None:
+                before(path, data)
+
+        return store.references.withdrawals(name).append(number, reason, restore=True, before=ready)
+
+    admission.link(reference, create)
