@@ -113,6 +113,11 @@ def test_mlflow_runs(folder: Folder) -> None:
     folder.follow(block("--format mlflow"))
     printed = folder.follow(block("mlflow.log_artifacts"))
     assert "pairs/ab@1.0.0 uint8 images" in printed
+    folder.follow(block("compatkit --registry parts adopt"))
+    for adopted, source in {"back/ab.extractor": "nets/a.extractor", "back/ab.head": "nets/b.head"}.items():
+        store = ck.Registry(folder.path / "parts").store
+        payloads = [store.manifest(store.resolve(name)).payload.tensors for name in (adopted, source)]
+        assert payloads[0] == payloads[1]
     script = "import mlflow.pyfunc; mlflow.pyfunc.load_model('ab'); mlflow.pyfunc.load_model('ab-pixels')"
     folder.environment["MLFLOW_ALLOW_PICKLE_DESERIALIZATION"] = "false"
     folder.run(sys.executable, "-c", script)
@@ -199,6 +204,6 @@ def test_every_block_of_the_page_is_run_here() -> None:
     run = {
         *("classes.txt", "compatkit init parts", "# app.py", "--format onnx", "onnxruntime.InferenceSession"),
         *("--format torch_export", "torch.export.load(", "--format mlflow", "mlflow.log_artifacts"),
-        "pairs/ab prod 2.0.0",
+        *("compatkit --registry parts adopt", "pairs/ab prod 2.0.0"),
     }
     assert all(any(text in block.text for text in run) for block in PAGE) and len(PAGE) == len(run)

@@ -11,7 +11,7 @@ from compatkit.cli.options import argument, command, option
 from compatkit.cli.output import clean, emit, next_step, size
 from compatkit.cli.releases import AboutOptions
 from compatkit.cli.roots import destination, open_or_create_registry
-from compatkit.cli.split import CutOptions, print_parts
+from compatkit.cli.split import ClassNameOptions, print_parts
 from compatkit.registry.names import check_name
 
 IMAGES = ("mean", "std", "interpolation", "crop_pct")
@@ -33,11 +33,17 @@ def renames(values: tuple[str, ...]) -> dict[str, str]:
     return dict(value.split("=", 1) for value in values)
 
 
-class AdoptOptions(CutOptions, AboutOptions, NamedDataOptions):
+class AdoptOptions(ClassNameOptions, AboutOptions, NamedDataOptions):
     """Arguments and options of ``adopt``."""
 
     file: Path = argument()
-    model: str | None = option("Network of the weights; default: that of config.json.", metavar="MODEL")
+    model: str | None = option(
+        "Network of the weights; default: that of config.json, or of the export.", metavar="MODEL"
+    )
+    cut: str | None = option(
+        "Module after which to cut, such as layer3; default: that of the export. See `compatkit cuts MODEL`.",
+        metavar="MODULE",
+    )
     name: str = option("Name of the parts, such as zoo/resnet18.")
     key: str | None = option("Entry of FILE with the weights, such as model_ema.", metavar="ENTRY")
     rename: dict[str, str] = option(
@@ -62,9 +68,9 @@ class AdoptOptions(CutOptions, AboutOptions, NamedDataOptions):
 def adopt_command(options: AdoptOptions) -> int | None:
     """Load a checkpoint FILE into MODEL, cut it after MODULE, publish NAME.extractor and NAME.head.
 
-    FILE is a safetensors file, a file of torch.save (.pth, .pt, .bin), or a folder with one. Preprocessing is read
-    from config.json and preprocessor_config.json next to the weights. Pickles are read as tensors only, in a
-    subprocess with limits.
+    FILE is a safetensors file, a file of torch.save (.pth, .pt, .bin) or torch.export (.pt2), or a folder with one,
+    such as MLflow's. Preprocessing is read from config.json and preprocessor_config.json next to the weights. Pickles
+    are read as tensors only, in a subprocess with limits. An exported recombination says everything itself.
     """
     check_name(f"{options.name}.extractor")
     if options.dataset_labels and (options.dataset is None or options.labels is not None):
@@ -92,5 +98,5 @@ def adopt_command(options: AdoptOptions) -> int | None:
     click.echo(click.style(clean(f"{checkpoint}, {size(checkpoint.bytes)}"), bold=True))
     for line in adopted.notes:
         click.echo(f"  {clean(line)}")
-    print_parts(adopted.model, options.cut, adopted.parts, published.values())
+    print_parts(adopted.model, adopted.cut, adopted.parts, published.values())
     next_step("check", published["extractor"], "*.head")

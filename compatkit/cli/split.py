@@ -20,12 +20,9 @@ if TYPE_CHECKING:
     from compatkit.components.drafts import Draft
 
 
-class CutOptions(ModelOptions):
-    """Cut of a model, and class names of its outputs."""
+class ClassNameOptions(ModelOptions):
+    """Model to cut, and class names of its outputs."""
 
-    cut: str = option(
-        "Module after which to cut, such as layer3; see `compatkit cuts MODEL`.", metavar="MODULE"
-    )
     labels: Path | None = option("Class names of the outputs, one per line.", exists=True, dir_okay=False)
 
     def class_names(self) -> list[str] | None:
@@ -45,10 +42,13 @@ class CutOptions(ModelOptions):
         return text.removesuffix("\n").replace("\r\n", "\n").split("\n")
 
 
-class SplitOptions(CutOptions, SigningOptions, AboutOptions, NamedDataOptions):
+class SplitOptions(ClassNameOptions, SigningOptions, AboutOptions, NamedDataOptions):
     """Arguments and options of ``split``."""
 
     model: str = argument()
+    cut: str = option(
+        "Module after which to cut, such as layer3; see `compatkit cuts MODEL`.", metavar="MODULE"
+    )
     publish: str | None = option("Publish the parts as PREFIX.extractor and PREFIX.head.", metavar="PREFIX")
     pretrained: bool = option("Use the library's pretrained weights instead of random ones.")
     seed: int = option("Seed of the random weights.", default=0)

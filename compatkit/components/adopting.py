@@ -11,6 +11,7 @@ import attrs
 from compatkit.adapters.builders import BUILDERS, builder_for
 from compatkit.adapters.cutting.planning import build_uninitialized
 from compatkit.adapters.modelconfig import class_layer, config_of
+from compatkit.components.checkpoints.exported import network_weights
 from compatkit.components.checkpoints.matching import completed, converted, mismatch_error
 from compatkit.components.checkpoints.reading import Checkpoint, of_tensors, read_checkpoint, renamed
 from compatkit.components.checkpoints.snapshot import (
@@ -63,6 +64,11 @@ class Adoption:
         return self.parts["extractor"].blueprint.model
 
     @property
+    def cut(self) -> str:
+        """Module after which the network is cut."""
+        return self.parts["extractor"].blueprint.cut
+
+    @property
     def provenance(self) -> dict[str, Any]:
         """Provenance of the weights, as recorded in both manifests."""
         return {"adopted": {**self.checkpoint.provenance, "steps": list(self.notes)}}
@@ -86,7 +92,7 @@ def adopt(
     weights: str | os.PathLike[str] | Mapping[str, Any],
     *,
     model: str | None = None,
-    cut: str,
+    cut: str | None = None,
     builder: str | None = None,
     kwargs: Mapping[str, Any] | None = None,
     size: tuple[int, int] | None = None,
@@ -100,13 +106,18 @@ def adopt(
     snapshot = None if isinstance(weights, Mapping) else read_snapshot(weights)
     stored = {} if snapshot is None else snapshot.metadata
     arguments = {**({} if snapshot is None else snapshot.kwargs), **(kwargs or {})}
-    stated = {"model": model, "size": size, "labels": labels, **(preprocessing or {})}
+    stated = {"model": model, "builder": builder, "size": size, "labels": labels, **(preprocessing or {})}
     stated |= {name: arguments.get(name) for name in COUNTS}
     metadata, sources = _merged(
         snapshot, {name: value for name, value in stated.items() if value is not None}
     )
-    network = metadata["model"]
-    builder = builder_for(network, builder)
+    network, cut = metadata["model"], cut or metadata.get("cut")
+    if cut is None:
+        raise UsageError(
+            "Pass cut, the module after which the network is cut; `compatkit cuts MODEL` lists them.",
+            subject="cut",
+        )
+    builder = builder_for(network, metadata.get("builder"))
     if BUILDERS[builder].like_timm:
         arguments |= {name: metadata[name] for name in COUNTS if name in stored}
     build_uninitialized(
@@ -116,6 +127,8 @@ def adopt(
         checkpoint, owner = of_tensors(cast("Mapping[str, Any]", weights), key=key), "the state dict"
     else:
         checkpoint, owner = read_checkpoint(snapshot.weights, key=key), str(snapshot.weights)
+        if snapshot.description is not None:
+            checkpoint = network_weights(checkpoint, snapshot.description, owner)
     checkpoint = renamed(checkpoint, rename or {}, owner)
     own, arguments, state, notes = _fitted(
         checkpoint, owner, builder, network, arguments, metadata.get("size")

@@ -157,7 +157,7 @@ class Publishing(Combining):
         name: str,
         *,
         model: str | None = None,
-        cut: str,
+        cut: str | None = None,
         builder: str | None = None,
         kwargs: Mapping[str, Any] | None = None,
         size: tuple[int, int] | None = None,
@@ -174,13 +174,14 @@ class Publishing(Combining):
         limits of time and memory. The parts must reproduce the network bitwise before anything is published.
 
         Args:
-            path: The file, a folder of one (as of the Hugging Face Hub, or timm's ``save_for_hf``), or a state dict.
+            path: The file, a folder of one (as of the Hugging Face Hub, timm's ``save_for_hf``, or MLflow's flavour
+                ``pytorch``), a recombination that ``export`` wrote, or a state dict.
                 Name, SHA-256, format and unwrapping are recorded in both manifests. What ``config.json`` and
                 ``preprocessor_config.json`` next to the file is used: network, class names, mean, std, size and
                 crop; arguments that contradict it are refused.
             name: The parts become ``<name>.extractor`` and ``<name>.head``.
-            model: Network that the weights were saved from; None if ``config.json`` names it.
-            cut: Module after which it is cut, or ``"forward_features"``.
+            model: Network that the weights were saved from; None if ``config.json`` or the export names it.
+            cut: Module after which it is cut, or ``"forward_features"``; None if the export names it.
             builder: Builder of the network: ``"timm"``, ``"torchvision"``, or one of a plugin; None for the one that
                 has a model of this name.
             kwargs: Further arguments of the network; numbers of classes and image channels are inferred from the

@@ -137,3 +137,31 @@ def test_the_parts_can_be_measured_like_any_other(run: Any, file: Path, trained:
     result = run(*pair, "--no-measure", "--json")
     assert result.code == 0 and result.json["check"]["wiring"] == "direct"
     assert ck.Registry.open("parts").store.names() == ["zoo/small.extractor", "zoo/small.head"]
+
+
+def test_an_export_says_network_and_cut_itself_and_other_files_do_not(run: Any, file: Path) -> None:
+    assert run("--registry", "parts", "adopt", "net.safetensors", *COMMON).code == 0
+    assert (
+        run(
+            *("--registry", "parts", "recombine", "zoo/small.extractor", "zoo/small.head", "--no-measure"),
+            *("--publish", "pairs/small"),
+        ).code
+        == 0
+    )
+    assert run("--registry", "parts", "export", "pairs/small", "small.safetensors").code == 0
+    result = run("--registry", "other", "adopt", "small.safetensors", "--name", "zoo/again")
+    assert result.code == 0, result.err
+    assert "exported by compatkit from pairs/small@1.0.0" in result.out
+    assert "resnet8_cifar cut at layer2" in result.out
+    missing = run(
+        "--registry",
+        "other",
+        "adopt",
+        "net.safetensors",
+        "--name",
+        "zoo/x",
+        "--model",
+        "resnet8_cifar",
+        "--json",
+    )
+    assert missing.code == 2 and "cut" in missing.err + missing.out

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -38,16 +39,22 @@ from compatkit.registry.weights.tensorfile import deserialize, pieces
 if TYPE_CHECKING:
     from torch import Tensor
 
-Format = Literal["safetensors", "zip", "legacy", "tensors"]
-"""``zip``: ``torch.save`` since torch 1.6; ``legacy``: the pickle before; ``tensors``: a state dict in memory."""
+Format = Literal["safetensors", "zip", "legacy", "program", "tensors"]
+"""``zip``: ``torch.save`` since torch 1.6; ``legacy``: the pickle before; ``program``: ``torch.export.save``;
+``tensors``: a state dict in memory."""
 FORMAT_NAMES: dict[Format, str] = {
     "safetensors": "safetensors",
     "zip": "torch.save, zip",
     "legacy": "torch.save before torch 1.6, pickle",
+    "program": "torch.export",
     "tensors": "state dict in memory",
 }
 MAGIC = bytes.fromhex("8a0a6cfc9c46f9206aa850192e")
 """Magic number at the start of legacy ``torch.save`` files, after two bytes of pickle."""
+PROGRAM = re.compile(
+    rb"PK\x03\x04.{26}[^/\x00]+/(data/weights/|data/constants/|models/|archive_format)", re.DOTALL
+)
+"""Start of an archive of ``torch.export``: its first entry."""
 TAR = slice(257, 262)
 """Position of the magic string of a tar archive."""
 HEAD = 512
@@ -210,6 +217,8 @@ def format_of(head: bytes, size: int) -> Format:
     """
     if size == 0:
         raise FormatError("the file is empty; copy it again.")
+    if PROGRAM.match(head):
+        return "program"
     if head.startswith(b"PK\x03\x04"):
         return "zip"
     if head.startswith(b"PK\x05\x06"):
@@ -270,7 +279,7 @@ def unpickled(
     Args:
         descriptor: Descriptor of the file, open for reading.
         size: Size of the file in bytes.
-        form: ``"zip"`` or ``"legacy"``.
+        form: ``"zip"``, ``"legacy"`` or ``"program"``.
         owner: Name for messages.
         key: See ``unwrapping.unwrapped``.
         limits: Limits of the subprocess; None for those of this size.

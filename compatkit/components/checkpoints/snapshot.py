@@ -1,6 +1,7 @@
-"""Read a Hugging Face or timm snapshot: weights, network, classes and preprocessing.
+"""Find weights, network, classes and preprocessing of a snapshot of Hugging Face or timm, or of an export.
 
-Reads ``config.json`` of timm (``save_for_hf``) or transformers, and ``preprocessor_config.json`` of transformers.
+Reads ``config.json`` of timm (``save_for_hf``) or transformers, ``preprocessor_config.json`` of transformers, and the
+description of what compatkit exported; a folder of MLflow has its weights in ``data/``.
 Values that contradict each other or the caller are refused: a wrong one would be published.
 """
 
@@ -15,6 +16,7 @@ from typing import Any
 
 import attrs
 
+from compatkit.components.checkpoints.exported import exported_description, network_facts
 from compatkit.components.checkpoints.image_processor import (
     PROCESSOR,
     ignored_entries,
@@ -22,6 +24,7 @@ from compatkit.components.checkpoints.image_processor import (
     preprocessing_of,
     size_of,
 )
+from compatkit.components.exports.document import Description
 from compatkit.errors import FormatError, UsageError
 from compatkit.foundation.addresses import local
 from compatkit.foundation.codec import loads
@@ -31,6 +34,10 @@ CONFIG = "config.json"
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 """File names of the weights, the safer first."""
 OTHER_SUFFIXES = (".safetensors", ".bin", ".pth", ".pt")
+MLMODEL = "MLmodel"
+"""File that makes a folder one of MLflow."""
+MLFLOW_WEIGHTS = ("model.pt2", "model.pth")
+"""What MLflow's flavour pytorch writes below ``data``."""
 MAX_JSON = 2**24
 """Size limit of a JSON file, in bytes."""
 LABELS = ("label_names", "id2label", "class_names", "classes", "labels")
@@ -43,10 +50,12 @@ class Snapshot:
 
     Attributes:
         weights: File of the weights.
-        metadata: ``model``, ``num_classes``, ``in_chans``, ``size``, ``labels`` and preprocessing, as far as known.
+        metadata: ``model``, ``builder``, ``cut``, ``num_classes``, ``in_chans``, ``size``, ``labels`` and
+            preprocessing, as far as known.
         sources: File that each entry comes from.
         kwargs: Further arguments of the network.
         notes: Notes on files chosen and entries left out.
+        description: Description of what compatkit exported; None for weights of other programs.
     """
 
     weights: Path
@@ -54,6 +63,7 @@ class Snapshot:
     sources: Mapping[str, str] = attrs.field(factory=dict)
     kwargs: Mapping[str, Any] = attrs.field(factory=dict)
     notes: tuple[str, ...] = ()
+    description: Description | None = None
 
 
 def read_snapshot(path: str | os.PathLike[str]) -> Snapshot:
@@ -63,8 +73,8 @@ def read_snapshot(path: str | os.PathLike[str]) -> Snapshot:
         path: File of the weights, or a folder with one.
 
     Raises:
-        UsageError: The folder contains no weights or several files of weights, two entries contradict each other, or a
-            contract cannot describe the preprocessing.
+        UsageError: The folder contains no weights or several files of weights, two entries contradict each other, a
+            contract cannot describe the preprocessing, or an export of compatkit holds no complete network.
         FormatError: A JSON file is damaged.
         EnvironmentFailure: A file cannot be read.
     """
@@ -73,9 +83,11 @@ def read_snapshot(path: str | os.PathLike[str]) -> Snapshot:
     config, processor = (_read_json(weights.parent / name) for name in (CONFIG, PROCESSOR))
     metadata: dict[str, Any] = {}
     sources: dict[str, str] = {}
+    description, where = exported_description(weights, source) or (None, "")
     for name, stated in (
         (CONFIG, _config_metadata(config, weights.parent)),
         (PROCESSOR, preprocessing_of(processor)),
+        (where, () if description is None else network_facts(description)),
     ):
         for field, value in stated:
             if field in metadata:
@@ -90,9 +102,14 @@ def read_snapshot(path: str | os.PathLike[str]) -> Snapshot:
     if labels is None:
         metadata.pop("labels", None)
         sources.pop("labels", None)
-    arguments = config.get("model_args")
+    arguments = config.get("model_args") if description is None else description.parts[-1].blueprint.kwargs
     return Snapshot(
-        weights, metadata, sources, arguments if isinstance(arguments, dict) else {}, notes + more
+        weights,
+        metadata,
+        sources,
+        arguments if isinstance(arguments, Mapping) else {},
+        notes + more,
+        description,
     )
 
 
@@ -141,6 +158,8 @@ def image_notes(data: Any, sources: Mapping[str, str], assumed: str) -> Iterator
 
 
 def _weights(folder: Path) -> tuple[Path, tuple[str, ...]]:
+    if (folder / MLMODEL).is_file():
+        return _mlflow_weights(folder)
     with environment("list", folder):
         names = sorted(entry.name for entry in folder.iterdir() if entry.is_file())
     usual = [name for name in WEIGHTS if name in names]
@@ -159,6 +178,18 @@ def _weights(folder: Path) -> tuple[Path, tuple[str, ...]]:
             subject=folder,
         )
     return folder / candidates[0], tuple(f"used {candidates[0]}, not {name}" for name in usual[1:])
+
+
+def _mlflow_weights(folder: Path) -> tuple[Path, tuple[str, ...]]:
+    """Return the weights in a folder of MLflow; nothing else in it is read or run."""
+    for name in MLFLOW_WEIGHTS:
+        if (weights := folder / "data" / name).is_file():
+            return weights, (f"used data/{name} of a folder of MLflow",)
+    raise UsageError(
+        f"{folder} is a folder of MLflow without data/{' or data/'.join(MLFLOW_WEIGHTS)}, the files of its flavour "
+        "pytorch. Load it with MLflow where you trust it and save model.state_dict(), preferably as safetensors.",
+        subject=folder,
+    )
 
 
 def _read_json(file: Path) -> dict[str, Any]:

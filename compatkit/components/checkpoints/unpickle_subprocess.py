@@ -1,4 +1,4 @@
-"""Subprocess that unpickles only tensors and writes them as safetensors.
+"""Subprocess that reads only tensors, of pickles and of programs, and writes them as safetensors.
 
 Run by path: ``python -I unpickle_subprocess.py ROOT FOLDER SETTINGS``, with the checkpoint on standard input; compatkit
 never imports it. Only this file unpickles, with ``weights_only=True``. The caller treats its output as untrusted.
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 if __name__ == "__main__":
     sys.path.append(sys.argv[1])  # directory of the package
 
+from compatkit.components.checkpoints.program_archive import program_tensors
 from compatkit.components.checkpoints.unwrapping import is_tensor, unwrapped
 from compatkit.errors import CompatkitError, FormatError, UnsafeCheckpoint, UsageError
 from compatkit.registry.weights.tensorfile import pieces
@@ -73,9 +74,10 @@ def main(folder: Path, settings: dict[str, Any]) -> None:
     try:
         limit(settings["memory"], settings["seconds"], settings["output"])
         file = os.fdopen(0, "rb")
-        if settings["format"] == "zip":
+        if settings["format"] in ("zip", "program"):
             check_archive(file, settings["bytes"])
-        content = unwrapped(_load(file), is_tensor, key=settings["key"])
+        read = program_tensors if settings["format"] == "program" else _load
+        content = unwrapped(read(file), is_tensor, key=settings["key"])
         state = {name: tensor.detach() for name, tensor in content.tensors.items()}
         _check_size(state, settings["output"])
         with open(folder / "weights.safetensors", "wb") as out:

@@ -25,7 +25,7 @@ import compatkit as ck
 from compatkit.adapters.cutting.signals import signal
 from compatkit.components.exports.document import from_text
 from compatkit.components.splitting import publish_split, split
-from compatkit.errors import IncompatibleError, MissingDependency, UsageError
+from compatkit.errors import IncompatibleError, MissingDependency, UnsafeCheckpoint, UsageError
 from compatkit.evaluation.preprocessing import normalize
 
 IMAGES = signal((5, 3, 16, 16))
@@ -216,3 +216,49 @@ def test_without_mlflow_the_error_says_what_to_install(
         registry.export("nets/a.head", tmp_path / "head", format="mlflow")
     assert (error.value.code, error.value.subject) == ("missing-dependency", "mlflow")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.nightly
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("pixels", [False, True])
+def test_a_folder_is_adopted_bit_for_bit(registry: ck.Registry, pixels: bool, tmp_path: Path) -> None:
+    pytest.importorskip("mlflow", reason="pip install 'compatkit[mlflow]'")
+    registry.export(recombined(registry), tmp_path / "ab", format="mlflow", settings={"pixels": pixels})
+    other = ck.Registry.init(tmp_path / "other")
+    published = other.adopt(tmp_path / "ab", "zoo/ab")
+    for side, source in {"extractor": "nets/a.extractor", "head": "nets/b.head"}.items():
+        adopted, original = (
+            made.store.manifest(made.store.resolve(name)).payload.tensors
+            for made, name in ((other, published[side]), (registry, source))
+        )
+        assert adopted == original
+
+
+@pytest.mark.nightly
+@pytest.mark.filterwarnings("default")
+def test_folders_that_mlflow_wrote_by_itself(tmp_path: Path) -> None:
+    """A program gives its weights; a pickled network is refused, and what it names is not run."""
+    save_model: Any = pytest.importorskip(
+        "mlflow.pytorch", reason="pip install 'compatkit[mlflow]'"
+    ).save_model
+    import timm
+
+    network = timm.create_model("resnet18", num_classes=4).eval()
+    example = np.zeros((2, 3, 64, 64), "float32")
+    save_model(network, tmp_path / "program", input_example=example, serialization_format="pt2")
+    save_model(network, tmp_path / "pickled", serialization_format="pickle")
+    other = ck.Registry.init(tmp_path / "other")
+    adopt: dict[str, Any] = {"model": "resnet18", "cut": "layer2", "size": (64, 64)}
+    other.adopt(tmp_path / "program", "zoo/net", **adopt)
+    state = {**other.load("zoo/net.extractor").state_dict(), **other.load("zoo/net.head").state_dict()}
+    assert state.keys() == network.state_dict().keys()
+    assert all(torch.equal(state[name], value) for name, value in network.state_dict().items())
+    with pytest.raises(UnsafeCheckpoint):
+        other.adopt(tmp_path / "pickled", "zoo/wrong", **adopt)
+    sklearn = tmp_path / "other_flavour"
+    sklearn.mkdir()
+    for name in ("MLmodel", "model.pkl"):
+        (sklearn / name).write_bytes(b"")
+    with pytest.raises(UsageError) as error:
+        other.adopt(sklearn, "zoo/wrong", **adopt)
+    assert error.value.subject == sklearn
