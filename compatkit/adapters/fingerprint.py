@@ -66,20 +66,7 @@ def observe(
         seed: Seed of random numbers that the module draws in eval mode; the global random state is restored.
         bounded: Whether to limit memory and compute; False for a trusted module.
     """
-    kinds = tuple(dtypes) or ("float32",) * len(shapes)
-    taken = sum(math.prod(shape) for shape in shapes)
-    bound = bounded_run(module, type(module).__name__, taken) if bounded else nullcontext()
-    with bound as compare, restored_state(module), torch.no_grad():
-        inputs = [
-            port_signal(shape, i, kind) for i, (shape, kind) in enumerate(zip(shapes, kinds, strict=True))
-        ]
-        module.eval()
-        torch.default_generator.manual_seed(seed)
-        before = torch.get_rng_state()
-        outputs = call_part(module, inputs)
-        draws = not torch.equal(before, torch.get_rng_state())
-        if compare is not None:
-            compare(sum(output.numel() for output in outputs))
+    outputs, draws = run_on_signals(module, *shapes, dtypes=dtypes, seed=seed, bounded=bounded)
     parts = [torch.view_as_real(output) if output.is_complex() else output for output in outputs]
     values = torch.cat([output.detach().to("cpu", torch.float32).contiguous().flatten() for output in parts])
     if not bool(torch.isfinite(values).all()):
@@ -95,6 +82,38 @@ def observe(
         NAME, tuple(map(tuple, shapes)), sketch, RELATIVE_TOLERANCE, f"value:sha256:{digest}"
     )
     return ProbeRun(probe_result, outputs, draws)
+
+
+def run_on_signals(
+    module: nn.Module, *shapes: Sequence[int], dtypes: Sequence[str] = (), seed: int = 0, bounded: bool = True
+) -> tuple[tuple[Tensor, ...], bool]:
+    """Run the fixed inputs of a probe through the module in eval mode.
+
+    Args:
+        module: As for ``observe``.
+        shapes: As for ``observe``.
+        dtypes: As for ``observe``.
+        seed: As for ``observe``.
+        bounded: As for ``observe``.
+
+    Returns:
+        The outputs, one per port, and whether the pass drew from torch's random state.
+    """
+    kinds = tuple(dtypes) or ("float32",) * len(shapes)
+    taken = sum(math.prod(shape) for shape in shapes)
+    bound = bounded_run(module, type(module).__name__, taken) if bounded else nullcontext()
+    with bound as compare, restored_state(module), torch.no_grad():
+        inputs = [
+            port_signal(shape, i, kind) for i, (shape, kind) in enumerate(zip(shapes, kinds, strict=True))
+        ]
+        module.eval()
+        torch.default_generator.manual_seed(seed)
+        before = torch.get_rng_state()
+        outputs = call_part(module, inputs)
+        draws = not torch.equal(before, torch.get_rng_state())
+        if compare is not None:
+            compare(sum(output.numel() for output in outputs))
+    return outputs, draws
 
 
 def same_probe(a: Probe, b: Probe) -> bool:

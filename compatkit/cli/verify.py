@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
 from compatkit.cli.command_line import command_line
 from compatkit.cli.options import Options, argument, command, option
 from compatkit.cli.output import clean, counted, emit, first, fold, next_step, paragraph, progress, rows
-from compatkit.errors import IntegrityError
+from compatkit.errors import IntegrityError, UsageError
 from compatkit.registry.layout import locate
 from compatkit.registry.maintenance.check import VerificationReport, examine, open_damaged
 from compatkit.registry.maintenance.faults import Fault
+from compatkit.registry.maintenance.loads import LoadCheck, Refusal
 from compatkit.registry.maintenance.repair import plan
 from compatkit.registry.maintenance.repair_plan import ActionResult
 from compatkit.registry.store import Store
@@ -27,7 +29,10 @@ class VerifyOptions(Options):
     """Arguments and options of ``verify``."""
 
     patterns: tuple[str, ...] = argument("[PATTERN]...")
-    quick: bool = option("Read only the headers of weights: finds missing and truncated files.")
+    quick: bool = option("Read only manifests and headers of weights: finds missing and truncated files.")
+    load: bool = option(
+        "Also load every version, as `predict` does: outputs of its probe, parts of recombinations."
+    )
     repair: bool = option("Repair what is possible, and verify again; damaged files go to quarantine/.")
     copy: Path | None = option("Copy of the registry, to restore lost files from.", "--from", metavar="ROOT")
 
@@ -36,16 +41,22 @@ class VerifyOptions(Options):
 def verify_command(options: VerifyOptions) -> int | None:
     """Check all files of the registry, and show each fault with its remedy.
 
-    PATTERN restricts the check to names or NAME@VERSION, globs allowed, with everything that they need. Exit code 3
-    for errors, not for warnings.
+    Unless --quick, also check that a load would accept each version, without reading its weights into a network.
+    PATTERN restricts the check to names or NAME@VERSION, globs allowed, with everything that they need. Exit code 3 for
+    errors, not for warnings.
     """
     root = command_line().registry
     store = open_damaged(locate(None) if root is None else Path(root).expanduser())
     source = Store.open(options.copy.expanduser()) if options.copy is not None else None
 
+    if options.load and options.quick:
+        raise UsageError("--load and --quick exclude each other.")
+    loads = None if options.quick else _load_check(options.load)
+
     def look() -> VerificationReport:
         with progress("verify", bytes=True) as report:
-            return examine(store, patterns=options.patterns, deep=not options.quick, progress=report)
+            deep = not options.quick
+            return examine(store, patterns=options.patterns, deep=deep, loads=loads, progress=report)
 
     before = look()
     planned = plan(before, source=source)
@@ -85,6 +96,20 @@ def verify_command(options: VerifyOptions) -> int | None:
         more = ["--from", options.copy] if options.copy else []
         next_step("verify", *options.patterns, *more, "--repair")
     return code
+
+
+def _load_check(full: bool) -> LoadCheck:
+    """Return the check of loads; torch is imported only if there is something to check."""
+    checks: list[LoadCheck] = []
+
+    def check(*component: Any) -> Refusal | None:
+        if not checks:
+            from compatkit.components.loadable import load_check
+
+            checks.append(load_check(full=full))
+        return checks[0](*component)
+
+    return check
 
 
 def _print(report: VerificationReport) -> None:

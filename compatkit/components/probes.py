@@ -82,6 +82,17 @@ def proof_of(manifest: Manifest, digest: str, builders: Sequence[str] | None = N
     return _cache_key(f"probe {digest}", used if builders is None else builders)
 
 
+def load_fact(manifest: Manifest, digest: str) -> str | None:
+    """Return a cache key for having passed all checks of a load that need no weights; None as for ``proof_of``.
+
+    Args:
+        manifest: Manifest of the component.
+        digest: Digest of the manifest.
+    """
+    used = (manifest.blueprint.builder,) if manifest.blueprint.is_cut else ()
+    return _cache_key(f"loadable {digest}", used)
+
+
 def built_fact(blueprint: Blueprint) -> str | None:
     """Return a cache key for having built a network here within the bounds; None if code may change without a version.
 

@@ -404,10 +404,11 @@ class Registry(Comparing, Publishing, Copying, Shown):
     @property
     def maintenance(self) -> Maintenance:
         """Maintenance: verify, repair, collect unused blobs, disk usage, history, import, signatures."""
+        from compatkit.components.loadable import load_check
         from compatkit.components.policy_checks import policy_checks
         from compatkit.registry.maintenance.operations import Maintenance
 
-        return Maintenance(self.store, policy_checks())
+        return Maintenance(self.store, policy_checks(), load_check)
 
     @property
     def policies(self) -> Policies:

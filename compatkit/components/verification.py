@@ -12,7 +12,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from compatkit.adapters.blueprints import structural, with_classes
 from compatkit.adapters.builders import library_note
-from compatkit.adapters.fingerprint import observe, same_probe
+from compatkit.adapters.fingerprint import observe, run_on_signals, same_probe
 from compatkit.adapters.ports.structure import first_tokens, prefix_tokens
 from compatkit.components.probes import probe_shapes, proof_of
 from compatkit.contracts.contract import Blueprint, Dimension, Port, Scaled
@@ -107,6 +107,11 @@ def verify_contract(
         differences += _feature_differences(manifest, trained_with)
     if thorough and not differences:
         differences += _structure_differences(manifest, module)
+    _refuse(differences, owner)
+
+
+def _refuse(differences: Sequence[str], owner: str) -> None:
+    """Raise if there are differences."""
     if differences:
         several = len(differences) > 1
         listed = (
@@ -119,6 +124,28 @@ def verify_contract(
             "weights that it was derived from.",
             subject=differences,
         )
+
+
+def verify_structure(
+    manifest: Manifest, module: nn.Module, *, state: Mapping[str, Tensor], run: bool, owner: str
+) -> None:
+    """Compare a contract with a module whose weights are not those of the component, such as zeros.
+
+    Args:
+        manifest: Manifest with blueprint, payload and contract.
+        module: Module in eval mode, on the CPU, with tensors of the names and shapes of ``state``.
+        state: Tensors with the stored names, shapes and dtypes.
+        run: Whether to run the module and compare its ports.
+        owner: Name for messages.
+
+    Raises:
+        IntegrityError: The contract is violated; lists all differences.
+        TooCostly: As for ``verify_contract``.
+    """
+    differences = list(_static_differences(manifest, module, state))
+    if run:
+        differences += _probe_differences(manifest, module, values=False)
+    _refuse(differences, owner)
 
 
 def _static_differences(manifest: Manifest, module: nn.Module, state: Mapping[str, Tensor]) -> Iterator[str]:
@@ -138,11 +165,11 @@ def _static_differences(manifest: Manifest, module: nn.Module, state: Mapping[st
         stated = manifest.contract.protocol.norm
         holds = "holds" if norm == "batch" else "holds no"
         yield f"Normalization {stated!r} is stated, the module {holds} batch normalization."
-    yield from _level_differences(manifest)
+    yield from level_differences(manifest)
 
 
-def _level_differences(manifest: Manifest) -> Iterator[str]:
-    """Yield contradictions between levels of the contract."""
+def level_differences(manifest: Manifest) -> Iterator[str]:
+    """Yield contradictions between the levels of a contract, its blueprint and its kind."""
     contract, blueprint = manifest.contract, manifest.blueprint
     side = SIDES.get(manifest.kind)
     if side is None:
@@ -190,15 +217,17 @@ def _image_differences(manifest: Manifest) -> Iterator[str]:
         yield f"Images are {size_text(data.size)}, the port {image.name!r} takes {taken}."
 
 
-def _probe_differences(manifest: Manifest, module: nn.Module) -> Iterator[str]:
-    """Yield differences that the forward pass of the probe shows."""
+def _probe_differences(manifest: Manifest, module: nn.Module, *, values: bool = True) -> Iterator[str]:
+    """Yield differences that the forward pass of the probe shows; without ``values`` those of shapes and dtypes."""
     contract, promised = manifest.contract, manifest.contract.statistical.probe
     inputs, outputs = contract.structural.inputs, contract.structural.outputs
     try:
         shapes = (
             promised.shapes if promised is not None else probe_shapes(contract.structural, manifest.blueprint)
         )
-        observed = observe(module, *shapes, dtypes=[port.dtype for port in inputs])
+        dtypes = [port.dtype for port in inputs]
+        observed = observe(module, *shapes, dtypes=dtypes) if values else None
+        tensors = run_on_signals(module, *shapes, dtypes=dtypes)[0] if observed is None else observed.outputs
     except TooCostly:
         raise
     except Exception as error:  # third-party code may raise anything
@@ -208,22 +237,24 @@ def _probe_differences(manifest: Manifest, module: nn.Module) -> Iterator[str]:
     for port, shape in zip(inputs, shapes, strict=True):
         if not _fits(shape, _stated(port, size, batch)):
             yield f"The probe's input {tuple(shape)} does not fit the port {port.name!r}, {_shown(port)}."
-    if promised is not None and not same_probe(observed.probe, promised):
+    if promised is not None and observed is not None and not same_probe(observed.probe, promised):
         note = library_note(manifest.blueprint) if manifest.blueprint.is_cut else None
         why = (
             note
             or f"It was built with {manifest.blueprint.library}, as here: the manifest belongs to other weights."
         )
         yield f"It gives other outputs on the probe input than its contract promises. {why}"
-    if len(observed.outputs) != len(outputs):
-        yield f"{len(outputs)} outputs are stated, {len(observed.outputs)} tensors are returned."
+    if len(tensors) != len(outputs):
+        yield f"{len(outputs)} outputs are stated, {len(tensors)} tensors are returned."
         return
-    for port, out in zip(outputs, observed.outputs, strict=True):
-        yield from _output_differences(manifest, module, port, out, size, batch)
+    for port, out in zip(outputs, tensors, strict=True):
+        yield from _output_differences(manifest, port, out, size, batch)
+        if values:
+            yield from _value_differences(manifest, module, port, out, size)
 
 
 def _output_differences(
-    manifest: Manifest, module: nn.Module, port: Port, out: Tensor, size: tuple[int, int], batch: int
+    manifest: Manifest, port: Port, out: Tensor, size: tuple[int, int], batch: int
 ) -> Iterator[str]:
     """Yield differences between an output tensor and its port."""
     owner, side = f"The output {port.name!r}", manifest.blueprint.side
@@ -239,7 +270,18 @@ def _output_differences(
         yield f"{owner} is stated as pooled, but has positions: {tuple(out.shape)}."
     if side == "head" and not port.pooled and port.layout == "NC":
         yield f"{owner} is one vector an image, but stated as not pooled."
-    if side == "extractor" and size == manifest.blueprint.traced_size:
+
+
+def _value_differences(
+    manifest: Manifest, module: nn.Module, port: Port, out: Tensor, size: tuple[int, int]
+) -> Iterator[str]:
+    """Yield differences between an output tensor and its port that depend on the weights."""
+    if manifest.blueprint.side != "extractor":
+        return
+    owner = f"The output {port.name!r}"
+    if port.range == "nonnegative" and not out.is_complex() and bool((out < 0).any()):
+        yield f"{owner} is stated as nonnegative, values down to {float(out.min()):.4g} are returned."
+    if size == manifest.blueprint.traced_size:
         earlier = takewhile(lambda item: item is not port, manifest.contract.structural.outputs)
         first = first_tokens(list(earlier), size)
         tokens = prefix_tokens(module, out.shape[1], size, first) if port.layout == "NLC" else 0

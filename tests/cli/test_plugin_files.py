@@ -87,7 +87,9 @@ def test_weights_of_a_file_are_adopted_and_used(run: Any, ours: Path, weights: P
         for place in ((*root, *file, *line), (*root, *line, *file)):
             if line[0] in ("cuts", "split", "plugins"):
                 place = place[2:]
-            assert run(*place).code == 0, place
+            result = run(*place)
+            assert result.code == 0, place
+            assert line[0] != "export" or f"needs      {ours.name} sha256-" in result.out
             (tmp_path / "head.safetensors").unlink(missing_ok=True)
     missing = run(*root, "predict", "zoo/mine.extractor", "photos", "--json")
     assert missing.code == 2 and missing.json["error"]["code"] == "unknown-name"

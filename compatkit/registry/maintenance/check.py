@@ -29,6 +29,7 @@ from compatkit.registry.layout import LAYOUT, MARKER, Layout, LayoutTooNew, insp
 from compatkit.registry.layout_scan import ASIDE
 from compatkit.registry.maintenance.blobs import BlobChecks
 from compatkit.registry.maintenance.faults import CODES, Fault, Findings, os_message
+from compatkit.registry.maintenance.loads import LoadCheck, check_loads
 from compatkit.registry.maintenance.references import (
     StepChecks,
     check_aliases,
@@ -115,6 +116,7 @@ def examine(
     *,
     patterns: Iterable[str] | None = None,
     deep: bool = True,
+    loads: LoadCheck | None = None,
     progress: Progress | None = None,
 ) -> VerificationReport:
     """Verify a registry's files; change nothing.
@@ -127,6 +129,7 @@ def examine(
             checked. None or empty checks every file.
         deep: Whether to compare all contents with their digests. If False, only headers of weights are read, which
             finds missing, truncated and misplaced files; manifests and results are always compared.
+        loads: Check of versions whose files are whole, see ``components.loadable``; None checks files only.
         progress: Function called with bytes done, total bytes, and a description.
 
     Raises:
@@ -163,6 +166,8 @@ def examine(
     users.follow_results(results)
     check_signatures(survey, users.of)
     blobs.check_all({*users.uses, *survey.blobs, *survey.irregular})
+    if loads is not None:
+        check_loads(store, blobs, versions, withdrawn, loads)
     _report_set_aside(survey)
     report = VerificationReport(
         store.root,

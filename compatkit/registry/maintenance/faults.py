@@ -68,6 +68,11 @@ CODES: Mapping[str, FaultCode] = {
     "parent-missing": _error("the manifest of a parent is missing", _COPY),
     "payload-header": _error("weights whose header is invalid", _AGAIN),
     "payload-tensors": _error("weights with other tensors than the manifest lists", _AGAIN),
+    "load-refused": _error("a component that no load accepts, though its files are whole", _AGAIN),
+    "load-elsewhere": _warning(
+        "a component that the libraries and plugins installed here cannot load",
+        "install what the message names, and verify again",
+    ),
     "version-torn": _error(
         "a truncated version file",
         _LATER + "; if a publish was interrupted, remove the file, and its number is free again",

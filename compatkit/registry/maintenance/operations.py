@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import attrs
 
+from compatkit.errors import UsageError
 from compatkit.registry import Progress
 from compatkit.registry.history import HistoryEntry, log
 from compatkit.registry.maintenance.check import VerificationReport, examine
 from compatkit.registry.maintenance.gc import GRACE, CollectionPlan, plan
+from compatkit.registry.maintenance.loads import LoadCheck
 from compatkit.registry.maintenance.repair import plan as plan_repair
 from compatkit.registry.maintenance.repair_plan import RepairPlan
 from compatkit.registry.opening import AnyRegistry, opened
@@ -36,26 +38,38 @@ class Maintenance:
     Attributes:
         store: Files of the registry.
         policy_checks: Factory of the policy check for imported versions; None refuses those that need a measurement.
+        load_checks: Factory of the check that a load accepts a version, with argument ``full``; None checks files only.
     """
 
     store: Store
     policy_checks: PolicyCheckFactory | None = None
+    load_checks: Callable[..., LoadCheck] | None = None
 
     def verify(
         self,
         patterns: Iterable[str] | None = None,
         *,
         deep: bool = True,
+        load: bool = False,
         progress: Progress | None = None,
     ) -> VerificationReport:
-        """Check all files; changes nothing. See ``maintenance.check.examine``.
+        """Check all files, and that a load accepts each version; changes nothing. See ``maintenance.check.examine``.
 
         Args:
             patterns: Names or ``NAME@VERSION``, each part a glob; None for every file.
-            deep: Whether to compare all contents with their digests; else only headers of weights are read.
+            deep: Whether to compare all contents with their digests, and to build the network of each blueprint; else
+                only manifests and headers of weights are read.
+            load: Whether to load every version, as ``Registry.load`` does; requires ``deep``.
             progress: Called with bytes done, total bytes and the current item.
+
+        Raises:
+            NotFound: A pattern matches nothing.
+            UsageError: ``load`` without ``deep``.
         """
-        return examine(self.store, patterns=patterns, deep=deep, progress=progress)
+        if load and not deep:
+            raise UsageError("load=True reads all weights; leave deep=False out.", subject="load")
+        loads = None if self.load_checks is None or not deep else self.load_checks(full=load)
+        return examine(self.store, patterns=patterns, deep=deep, loads=loads, progress=progress)
 
     def repair(self, report: VerificationReport, *, source: AnyRegistry | None = None) -> RepairPlan:
         """Plan the repair of the faults; ``apply`` carries it out. See ``maintenance.repair.plan``.
