@@ -22,8 +22,10 @@ import compatkit.registry
 from compatkit.contracts.manifest import Manifest
 from compatkit.errors import AliasMoved, VersionExists
 from compatkit.registry import disk as durable
+from compatkit.registry.maintenance.check import examine
 from compatkit.registry.maintenance.gc import plan
 from compatkit.registry.remotes.pushpull import import_components
+from compatkit.registry.second_names import copy
 from compatkit.registry.store import Store
 
 PROCESSES = 4
@@ -116,6 +118,19 @@ def test_the_same_import_by_many_is_one_import(store: Store, publish: Publish):
         publish(source, "a", value)
     outcomes = race(store.root, "bring")
     assert sum(outcomes) == 5 and len(store.versions("a")) == 5
+
+
+@pytest.mark.case("D2", "C4")
+@LACKING
+def test_a_component_whose_names_many_drop_and_give_keeps_one(
+    store: Store, publish: Publish, lacking: tuple[str, ...]
+):
+    digest = publish(store, "a/b").digest
+    copy(store, "a/b", "a/b@2.0.0")
+    copy(store, "a/b", "c")
+    assert sum(race(store.root, "renumber", *lacking, rounds=8)) > 0
+    assert digest in {store.references.digest(name, version) for name, version in store.references.each()}
+    assert examine(store).sound
 
 
 # --- under a policy

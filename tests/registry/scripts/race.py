@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import sys
 import time
 import traceback
@@ -22,13 +23,15 @@ from bound_parts import publish_extractor, publish_head
 from registry_parts import CONDITIONS, collected, manifest_for, put
 from scenarios import EXTRACTOR, HEAD, no_waiting
 
-from compatkit.errors import CompatkitError, IntegrityError, NotFound, PolicyBroken
+from compatkit.errors import CompatkitError, IntegrityError, NotFound, PolicyBroken, UsageError
 from compatkit.foundation.codec import dumps
 from compatkit.registry import disk as durable
+from compatkit.registry.dropping import drop
 from compatkit.registry.index.lookup import Index
 from compatkit.registry.maintenance import ages
 from compatkit.registry.maintenance.gc import plan
 from compatkit.registry.remotes.pushpull import import_components
+from compatkit.registry.second_names import copy
 from compatkit.registry.store import Store
 
 SOURCE = "source"
@@ -78,6 +81,26 @@ def bring(root: Path, number: int, rounds: int) -> Any:
     """Import what all others import."""
     source = Store.open(root.with_name(SOURCE))
     return len(import_components(source, Store.open(root)).created)
+
+
+def renumber(root: Path, number: int, rounds: int) -> Any:
+    """Drop and copy the names of one component at random."""
+    store, chance, done = Store.open(root), random.Random(number), 0
+    for _ in range(rounds):
+        reference = chance.choice(["a/b@1.0.0", "a/b@2.0.0", "c@1.0.0"])
+        try:
+            if chance.random() < 0.7:
+                drop(store, reference, "by chance")
+            else:
+                copy(
+                    store,
+                    chance.choice([f"{name}@{version}" for name, version in store.references.each()]),
+                    reference,
+                )
+        except UsageError:  # the only name, or gone; or below another number
+            continue
+        done += 1
+    return done
 
 
 def odd(left: int, right: int) -> bool:
@@ -199,7 +222,8 @@ def together(root: Path, number: int, rounds: int) -> Any:
 
 
 SCENARIOS: dict[str, Callable[[Path, int, int], Any]] = {
-    item.__name__: item for item in (make, same, different, numbers, count, bring, promised, together)
+    item.__name__: item
+    for item in (make, same, different, numbers, count, bring, renumber, promised, together)
 }
 
 
