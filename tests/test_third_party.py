@@ -213,7 +213,7 @@ def test_a_foreign_remote_is_pushed_to_and_pulled_from(site: Path, tmp_path: Pat
         pulled = ck.Registry.init(tmp_path / "copy").pull(address)
         assert (tmp_path / "parts.db").is_file() and len(pushed.created) == 2 and again.created == []
         assert content(tmp_path / "copy") == content(tmp_path / "parts") and pulled.bytes == pushed.bytes
-        with pytest.raises(UsageError, match="fsspec, hf, oci_layout, sqlite") as relative:
+        with pytest.raises(UsageError, match=r"fsspec, hf, .*oci_layout, .*sqlite") as relative:
             registry.push("sqlite://parts.db")
         assert relative.value.subject == "sqlite://parts.db"
         with pytest.raises(UsageError, match="tiemout"):

@@ -89,7 +89,7 @@ class PushOptions(RemoteOptions, AdmissionOptions):
 def push_command(options: PushOptions) -> int | None:
     """Copy components to REMOTE, without those that it has already.
 
-    REMOTE is a folder, s3://bucket/prefix, hf://datasets/USER/NAME or another fsspec address. PATTERN is a name, a
+    REMOTE is a folder, s3://bucket/prefix, hf://datasets/USER/NAME, sftp://host/folder, ... PATTERN is a name, a
     glob such as 'digits/*', or a reference such as 'digits/*@^1' for one version of each; default: all.
     """
     store, filesystem = open_store(), parse_options(options.settings)
@@ -111,7 +111,7 @@ class PullOptions(RemoteOptions, FollowOptions, SignatureOptions, AdmissionOptio
 def pull_command(options: PullOptions) -> int | None:
     """Copy components from REMOTE, verified on arrival; nothing that is here changes.
 
-    REMOTE is a folder, s3://bucket/prefix, hf://datasets/USER/NAME or another fsspec address. PATTERN is a name, a
+    REMOTE is a folder, s3://bucket/prefix, hf://datasets/USER/NAME, sftp://host/folder, ... PATTERN is a name, a
     glob such as 'digits/*', or a reference such as 'digits/*@^1' for one version of each; default: all.
     """
     root, filesystem = destination(), parse_options(options.settings)

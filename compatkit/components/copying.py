@@ -44,10 +44,10 @@ class Copying:
         """Copy components to a remote; only what is missing is transferred.
 
         Args:
-            remote: Directory, ``s3://bucket/prefix``, ``hf://datasets/USER/NAME``, or any fsspec address; or a
+            remote: Directory, ``s3://bucket/prefix``, or another address that a plugin opens; or a
                 ``Registry`` without required signatures.
             patterns: Pattern, or patterns, such as ``"digits/*"``; None for all components.
-            options: Options of the fsspec file system, such as ``{"endpoint_url": ...}``.
+            options: Options of the remote's plugin, such as ``{"endpoint_url": ...}``.
             create: Create a registry at the remote if there is none.
             measure: Measure what policies of a local remote require and evidence does not decide.
             data: Images to measure on.
@@ -109,7 +109,7 @@ class Copying:
         Args:
             remote: As for ``push``; it is only read.
             patterns: Pattern, or patterns, such as ``"digits/*"``; None for all components.
-            options: Options of the fsspec file system.
+            options: Options of the remote's plugin.
             require_signature: Required signature, in addition to that of ``open``; components without one are refused
                 before any of their files is copied.
             measure: Measure what policies of this registry require and evidence does not decide.

@@ -153,16 +153,15 @@ class HubStore(FileSystemStore):
         return getattr(self.system, "_api")  # noqa: B009 - with the session and token of the file system
 
 
-def open_remote(address: str, **options: Any) -> FileSystemStore:
+def open_remote(address: str, **options: Any) -> HubStore:
     """Return the files at an address of the Hub.
 
     Args:
-        address: ``hf://datasets/USER/NAME[@REVISION]/PREFIX``, ``hf://models/...``, ``hf://USER/NAME`` or
-            ``hf://buckets/...``.
+        address: ``hf://datasets/USER/NAME[@REVISION]/PREFIX``, ``hf://models/...`` or ``hf://USER/NAME``.
         **options: Options of the file system, such as ``endpoint`` and ``token``.
 
     Raises:
-        UsageError: The address is malformed.
+        UsageError: The address is malformed, or that of a bucket.
         MissingDependency: huggingface_hub is missing or too old.
     """
     filesystem = filesystem_class("hf")
@@ -181,7 +180,9 @@ def open_remote(address: str, **options: Any) -> FileSystemStore:
         raise UsageError(f"{error} Expected hf://datasets/USER/NAME or hf://models/USER/NAME.") from None
     prefix = parsed.path_in_repo.strip("/")
     if parsed.type == "bucket":
-        return FileSystemStore(system, f"buckets/{parsed.id}/{prefix}".rstrip("/"))
+        raise UsageError(
+            "Hub buckets are not supported. Expected hf://datasets/USER/NAME or hf://models/USER/NAME."
+        )
     repository = constants.REPO_TYPES_URL_PREFIXES.get(parsed.type, "") + parsed.id
     repository += "" if parsed.revision is None else f"@{parsed.revision}"
     root = f"{repository}/{prefix}".rstrip("/")

@@ -47,7 +47,9 @@ def without(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
             "hf://datasets/user/name",
             r"huggingface_hub.*pip install 'compatkit\[remotes\]'",
         ),
-        ("gcsfs", "gs://bucket/team", r"Run: pip install gcsfs"),
+        ("paramiko", "sftp://host/team", r"paramiko.*pip install 'compatkit\[sftp\]'"),
+        ("requests", "https://host/team", r"requests.*pip install 'compatkit\[remotes\]'"),
+        ("requests", "webdavs://host/team", r"requests.*pip install 'compatkit\[remotes\]'"),
     ],
 )
 def test_a_remote_names_the_extra_that_brings_its_library(

@@ -43,6 +43,7 @@ def open_remote(address: str, timeout: float = 60.0) -> SqliteStore:
 class SqliteStore(ObjectStore):
     """Files as rows of a table with the path as primary key, so that exactly one of several writers creates a file."""
 
+    exclusive = True
     path: Path
     timeout: float
 
