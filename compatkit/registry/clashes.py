@@ -15,7 +15,7 @@ def commands_to_free(reference: Reference, mine: References, theirs: References 
         theirs: Names and versions of the other registry, if there is one; the suggested number is free there too.
     """
     name, version = reference.name, reference.version
-    if version is None or version in mine.withdrawn(name):
+    if version is None or version in mine.withdrawals(name).numbers():
         return "the number stays used here, because the version was withdrawn"
     registries = (mine,) if theirs is None else (mine, theirs)
     used = {number for registry in registries for number in registry.used_numbers(name)}

@@ -120,7 +120,6 @@ def test_the_same_import_by_many_is_one_import(store: Store, publish: Publish):
     assert sum(outcomes) == 5 and len(store.versions("a")) == 5
 
 
-@pytest.mark.case("D2", "C4")
 @LACKING
 def test_a_component_whose_names_many_drop_and_give_keeps_one(
     store: Store, publish: Publish, lacking: tuple[str, ...]

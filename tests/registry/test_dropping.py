@@ -24,6 +24,7 @@ from compatkit.registry.maintenance.repair import plan as plan_repair
 from compatkit.registry.names import Reference, Version
 from compatkit.registry.policies import Images, Policy
 from compatkit.registry.remotes.pushpull import import_components, pull
+from compatkit.registry.restoring import restore
 from compatkit.registry.second_names import copy
 from compatkit.registry.store import Store
 
@@ -137,11 +138,11 @@ def test_a_withdrawn_name_does_not_count_as_another(copied: Store):
     refused(copied)
 
 
-@pytest.mark.parametrize("name", ["1.0.0", "1.0.0~2"])
-def test_a_number_that_was_ever_withdrawn_is_not_used_again(copied: Store, name: str):
+@pytest.mark.parametrize("restored", [False, True])
+def test_a_number_that_was_ever_withdrawn_is_not_used_again(copied: Store, restored: bool):
     copied.withdraw(EYE, "1.0.0", "wrong")
-    folder = copied.root / f"refs/{EYE}/@tombstones"
-    (folder / "1.0.0").rename(folder / name)
+    if restored:
+        restore(copied, EYE, "1.0.0", "right after all")
     refused(copied)
 
 
