@@ -166,11 +166,12 @@ class SshServer:
 
 
 @contextmanager
-def sshd(folder: Path) -> Iterator[SshServer]:
+def sshd(folder: Path, *, readonly: bool = False) -> Iterator[SshServer]:
     """Run an SSH server with SFTP for the current user, who logs in by a key and never by a password.
 
     Args:
         folder: Folder for its keys and settings.
+        readonly: Whether it refuses to write.
     """
     advice = "apt-get install openssh-server"
     path, keygen = program("sshd", advice, "/usr/sbin"), program("ssh-keygen", advice)
@@ -192,7 +193,7 @@ def sshd(folder: Path) -> Iterator[SshServer]:
         "UsePAM": "no",
         "StrictModes": "no",
         "PermitRootLogin": "prohibit-password",
-        "Subsystem": "sftp internal-sftp",
+        "Subsystem": f"sftp internal-sftp{' -R' if readonly else ''}",
     }
     (folder / "settings").write_text("".join(f"{key} {value}\n" for key, value in settings.items()))
     host_key = " ".join((folder / "host.pub").read_text().split()[:2])

@@ -92,7 +92,7 @@ class SftpStore(ObjectStore):
 
     parallel = CHANNELS
     host: str
-    settings: dict[str, Any]
+    settings: dict[str, Any] = attrs.field(repr=False)
     root: str
     known_hosts: str | None
     _client: SSHClient | None = attrs.field(init=False, default=None)

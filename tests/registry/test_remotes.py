@@ -145,7 +145,8 @@ def test_results_and_aliases_can_be_left_behind(store: Store, source: Store, mem
 
 def test_an_empty_registry_moves_as_nothing(tmp_path: Path, store: Store, remote: str):
     assert push(store, remote).check().created == []
-    assert pull(Store.init(tmp_path / "other"), remote).check().created == []
+    pulled = pull(Store.init(tmp_path / "other"), remote).check()
+    assert pulled.created == [] and [note for note in pulled.notes if "no components" in note]
     with pytest.raises(NotFound, match="is empty"):
         pull(store, remote, ["digits/*"]) if remote != str(store.root) else None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -240,3 +241,12 @@ def test_addresses_and_options_that_cannot_be_used_are_refused(
 ):
     with pytest.raises(UsageError):
         pull(store, address, options=options)
+
+
+def test_a_server_that_never_answers_is_given_up(store: Store, monkeypatch: pytest.MonkeyPatch):
+    from compatkit_plugins.remotes import _web
+
+    monkeypatch.setattr(_web, "PATIENCE", (0.5, 0.2))
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        with pytest.raises(EnvironmentFailure, match="check the network"):
+            pull(store, f"http://127.0.0.1:{silent.getsockname()[1]}/parts")

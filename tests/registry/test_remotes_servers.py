@@ -93,7 +93,10 @@ def sftp_site(folder: Path, stack: ExitStack) -> Site:
     address = f"sftp://{server.user}@{server.server.host}{folder}/files/parts"
     with_password = address.replace("@", ":wrong@")
     strangers = ((with_password, own), (address, {**own, "key_filename": str(folder / "other")}))
-    return Site(address, {**own, "key_filename": str(server.key)}, server.server, strangers)
+    reader = stack.enter_context(servers.sshd(folder / "reader", readonly=True))
+    reading = {**own, "known_hosts": str(reader.known_hosts), "key_filename": str(reader.key)}
+    readers = ((address.replace(server.server.host, reader.server.host), reading),)
+    return Site(address, {**own, "key_filename": str(server.key)}, server.server, strangers, readers)
 
 
 def webdav_site(folder: Path, stack: ExitStack) -> Site:
@@ -278,6 +281,32 @@ def test_of_two_pushers_of_one_number_the_slower_one_is_told_that_it_exists(
         assert report.notes, "a store in which both may succeed says so"
     late = [push(item, site.address, options=site.options) for item in (source, rival)]
     assert sorted(len(item.refused) for item in late) == [0, 1], "one component has the number"
+
+
+def test_simultaneous_pushes_of_different_components_all_arrive(
+    tmp_path: Path, store: Store, publish: Publish, site: Site
+):
+    """Also the folders above them, and the registry itself, are made by whoever is first."""
+    pushers = [Store.init(tmp_path / f"pusher{number}") for number in range(5)]
+    names = [f"team/part{number}" for number in range(15)]
+    for number, name in enumerate(names):
+        publish(pushers[number % 5], name, number)
+    errors: list[Exception] = []
+
+    def send(pusher: Store) -> None:
+        try:
+            push(pusher, site.address, options=site.options).check()
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=send, args=(pusher,)) for pusher in pushers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors
+    pull(store, site.address, options=site.options).check()
+    assert sorted(store.names()) == sorted(names) and examine(store).sound
 
 
 # --- what one kind of server alone has

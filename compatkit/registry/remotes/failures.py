@@ -58,7 +58,7 @@ CAUSES = (
         names=("badhostkey", "unknownhostkey"),
     ),
     Cause(
-        "the server's certificate is not trusted; check the address, or install its certificate authority",
+        "the server speaks no TLS, or its certificate is not trusted; check the address, or install its authority",
         classes=(ssl.SSLCertVerificationError,),
         names=("sslcertverification", "sslerror", "certificateerror"),
     ),

@@ -145,6 +145,8 @@ def pull(
             origin.local = target.objects
         report = ComponentTransfer(origin, LocalRegistry(target), settings or TransferSettings()).run(wanted)
     report.refused[:0] = origin.refused
+    if not wanted:
+        report.notes.append(f"{origin.address} has no components.")
     return report
 
 
