@@ -12,7 +12,7 @@ from urllib.parse import unquote
 from compatkit.errors import UsageError, near
 
 REMOTE = frozenset(
-    "s3 s3a gs gcs az abfs abfss adl wasb oss oci r2 hf http https ftp ftps sftp ssh webdav webdavs hdfs webhdfs".split()
+    "s3 s3a gs gcs az abfs abfss adl wasb oss oci r2 hf http https ftp ftps sftp ssh hdfs webdav webdavs".split()
 )
 """Schemes of remote URLs. A path that begins with one, without ``://``, is a misspelled URL."""
 FILES = frozenset({"file", "local"})
