@@ -67,6 +67,7 @@ class Publisher:
         policy_check: Function that makes the required measurements; None refuses versions that need any.
         data: Bytes of the manifest; canonical JSON unless given.
         copied: Version of this name that gets a further number; it does not count as the version to publish.
+        before_link: Function called with the number right before it is linked; may raise to stop.
     """
 
     required_blobs: RequiredBlobs
@@ -79,6 +80,7 @@ class Publisher:
         default=attrs.Factory(lambda self: to_bytes(self.manifest), takes_self=True), repr=False
     )
     copied: Version | None = None
+    before_link: Callable[[Version], object] = lambda version: None
     _measured_requirement: PolicyRequirement | None = attrs.field(init=False, default=None)
     _passed: bool = attrs.field(init=False, default=False)
 
@@ -196,6 +198,7 @@ class Publisher:
             self.required_blobs.retain(self.data)
             if self._state(state.target) != state:
                 raise _Changed
+            self.before_link(state.target)
 
         try:
             if not self.references.create(self.name, state.target, self.digest, check_state):

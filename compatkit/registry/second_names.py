@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from compatkit.errors import PolicyDataMissing, PolicyUndecided, UsageError
 from compatkit.foundation.codec import MAX_BYTES
-from compatkit.registry.names import Reference
+from compatkit.registry.names import Reference, Version
 from compatkit.registry.publish import Publisher
 from compatkit.registry.required_blobs import RequiredBlobs
 from compatkit.registry.required_partners import PolicyRequirement
@@ -58,7 +58,11 @@ def copy(
     manifest = store.manifest(source)
     check_kind(store, wanted.name, manifest.kind)
 
+    unmeasured_scope = ""
+
     def policy_check(requirement: PolicyRequirement) -> None:
+        nonlocal unmeasured_scope
+        unmeasured_scope = ""
         try:
             if policy_checks is None:
                 raise PolicyUndecided(
@@ -70,9 +74,12 @@ def copy(
         except (PolicyUndecided, PolicyDataMissing):
             if not unmeasured or requirement.revision is None:
                 raise
-            admitted = Reference(wanted.name, wanted.version or publisher.next_version(measured=True))
-            if str(admitted) not in store.policies.admitted(wanted.name):  # an entry changes the requirement
-                store.policies.admit(requirement.revision.scope, admitted)
+            unmeasured_scope = requirement.revision.scope
+
+    def record_unmeasured(version: Version) -> None:
+        admitted = Reference(wanted.name, version)
+        if unmeasured_scope and str(admitted) not in store.policies.admitted(wanted.name):
+            store.policies.admit(unmeasured_scope, admitted)
 
     publisher = Publisher(
         RequiredBlobs(store.objects, {}, wanted.name, manifest),
@@ -82,6 +89,7 @@ def copy(
         policy_check=policy_check,
         data=store.objects.read(str(source.digest), max_bytes=MAX_BYTES),
         copied=source.version if source.name == wanted.name else None,
+        before_link=record_unmeasured,
     )
     return publisher.publish(number)
 

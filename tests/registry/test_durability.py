@@ -38,6 +38,7 @@ SCENARIOS = (
     "record",
     "promise",
     "keep_promise",
+    "promote",
 )
 Publish = Callable[..., Any]
 forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="the scripts fork")

@@ -194,6 +194,12 @@ def test_what_is_let_in_unmeasured_is_recorded(promised: Store, target: str):
     assert promised.policies.admitted(PROD) == {str(copied)}
 
 
+def test_what_is_refused_for_its_number_is_not_recorded_as_let_in(promised: Store):
+    with pytest.raises(VersionTooSmall):
+        copy(promised, STAGING, f"{PROD}@1.0.1", unmeasured=True)
+    assert promised.policies.admitted(PROD) == set()
+
+
 def test_policies_of_the_old_name_do_not_bind_the_copy(promised: Store):
     assert str(copy(promised, PROD, "other/eye")) == "other/eye@1.0.0"
 

@@ -205,6 +205,17 @@ def keep_promise(root: Path) -> None:
     store.publish("a/b", manifest_for(put(store, SECOND)), policy_check=lambda question: None)
 
 
+def staged(root: Path) -> None:
+    """Make that registry, with another extractor under another name."""
+    promised(root)
+    publish(root, SECOND, "staging")
+
+
+def promote(root: Path) -> None:
+    """Let it in under the name that the policy is about, though nobody measured it."""
+    copy(Store.open(root), "staging", "a/b", unmeasured=True)
+
+
 BOTH = ("a/b@1.0.0", "a/b@2.0.0")
 SCENARIOS = (
     Scenario("init", None, make, ()),
@@ -224,6 +235,10 @@ SCENARIOS = (
     Scenario("record", with_one_version, record, BOTH[:1]),
     Scenario("promise", with_one_version, promise, BOTH[:1]),
     Scenario("keep_promise", promised, keep_promise, ("a/b@1.0.0", "a/b@1.1.0", "a/head@1.0.0")),
+    # The policy's log says what comes in unmeasured before it does; a retry finishes.
+    Scenario(
+        "promote", staged, promote, ("a/b@1.0.0", "a/b@1.1.0", "a/head@1.0.0", "staging@1.0.0"), atomic=False
+    ),
 )
 
 
