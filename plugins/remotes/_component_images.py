@@ -18,6 +18,7 @@ from compatkit.registry.remotes.packages import Package, PackageFile, Role, is_d
 
 LONGEST_IMAGE = 2**22
 """Maximum size in bytes of an image manifest that container registries accept."""
+LONGEST_SIGNATURE = 2**14
 IMAGE_TYPE = "application/vnd.oci.image.manifest.v1+json"
 INDEX_TYPE = "application/vnd.oci.image.index.v1+json"
 EMPTY = {
@@ -197,6 +198,11 @@ def _layers(value: dict[str, Any], what: str) -> tuple[PackageFile, ...]:
         if role is None:
             raise FormatError(
                 f"{what}: layers[{number}]: expected {', '.join(ROLES)}, got {descriptor.media_type!r:.100}."
+            )
+        if role == "signature" and descriptor.size > LONGEST_SIGNATURE:
+            raise FormatError(
+                f"{what}: layers[{number}]: expected a signature of at most {LONGEST_SIGNATURE} bytes, got "
+                f"{descriptor.size}."
             )
         signs = descriptor.annotations.get(SIGNS, "")
         title = descriptor.annotations.get(TITLE, "")

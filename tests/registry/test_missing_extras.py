@@ -41,6 +41,7 @@ def without(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     [
         ("fsspec", "s3://bucket/team", r"pip install 'compatkit\[remotes\]'.*fsspec"),
         ("fsspec", "memory://team", r"pip install 'compatkit\[remotes\]'.*fsspec"),
+        ("urllib3", "oci://host/team", r"urllib3.*pip install 'compatkit\[remotes\]'"),
         ("s3fs", "s3://bucket/team", r"s3fs.*pip install 'compatkit\[remotes\]'"),
         (
             "huggingface_hub",

@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
 import attrs
 
-from compatkit.errors import CompatkitError
+from compatkit.errors import CompatkitError, LayoutError
 from compatkit.foundation.codec import dumps, is_digest, loads
 from compatkit.registry import disk
 from compatkit.registry.os_errors import environment
@@ -102,6 +102,30 @@ class PackageStore(ABC):
             LayoutError: There are no packages of this format.
         """
 
+    def named_packages(self, patterns: Sequence[str], refuse: Refuse) -> Iterator[Package]:
+        """Yield at least the packages of some components; by default all, which is right where reading them is cheap.
+
+        Args:
+            patterns: Names, or globs such as ``digits/*``.
+            refuse: As for ``packages``.
+
+        Raises:
+            LayoutError: There are no packages of this format.
+        """
+        return self.packages(refuse)
+
+    def exists(self, names: Sequence[str]) -> bool:
+        """Return whether there are packages of this format, so that none are written to a mistyped address.
+
+        Args:
+            names: Names of the components that are going to be written.
+        """
+        try:
+            next(self.packages(lambda what, error: None), None)
+        except LayoutError:
+            return False
+        return True
+
     @abstractmethod
     def size(self, digest: str) -> int | None:
         """Return the size of a file in bytes, or None."""
@@ -139,6 +163,9 @@ class PackageStore(ABC):
     @abstractmethod
     def finish(self) -> None:
         """Make the written packages visible."""
+
+    def close(self) -> None:  # noqa: B027 - optional
+        """Close what is open, such as connections and temporary files; later calls may open it again."""
 
     def label(self, name: str, version: str) -> str:
         """Return the name of a package in other programs, for messages.

@@ -25,6 +25,7 @@ from compatkit.registry.refs import References, version_line
 from compatkit.registry.remotes.files import convert_errors
 from compatkit.registry.remotes.packages import Package, PackageFile, PackageStore, Role
 from compatkit.registry.remotes.remote import read_ahead, scratch_folder, write_scratch
+from compatkit.registry.resolving import split
 from compatkit.registry.signing.signatures import FOLDER as SIGNATURES
 from compatkit.registry.store import Store
 
@@ -43,18 +44,22 @@ class Packages:
     store: PackageStore
     url: str
 
-    def read(self, refused: list[Refusal]) -> Iterator[Package]:
-        """Yield all packages; add unreadable ones to ``refused``."""
+    def read(self, patterns: Sequence[str], refused: list[Refusal]) -> Iterator[Package]:
+        """Yield at least the packages of components that patterns name; add unreadable ones to ``refused``."""
+        names = [split(pattern)[0] for pattern in patterns]
         with convert_errors(self.url, "list", ""):
-            yield from self.store.packages(lambda what, error: refused.append(Refusal(what, error)))
+            yield from self.store.named_packages(
+                names, lambda what, error: refused.append(Refusal(what, error))
+            )
 
-    def exists(self) -> bool:
-        """Return whether there are packages at the address."""
-        try:
-            list(self.read([]))
-        except LayoutError:
-            return False
-        return True
+    def exists(self, names: Sequence[str]) -> bool:
+        """Return whether there are packages at the address.
+
+        Args:
+            names: Names of the components that are going to be written.
+        """
+        with convert_errors(self.url, "list", ""):
+            return self.store.exists(names)
 
 
 @attrs.define(eq=False)
@@ -63,15 +68,17 @@ class PackageOrigin(Origin):
 
     Attributes:
         packages: Packages to read.
+        patterns: Names, globs or references of components; others may be left out.
     """
 
     packages: Packages
+    patterns: Sequence[str] = ("*",)
     _folder: TemporaryDirectory[str] = attrs.field(init=False)
     _components: dict[str, str] = attrs.field(init=False, factory=dict)
     _signatures: dict[str, str] = attrs.field(init=False, factory=dict)
 
     def __attrs_post_init__(self) -> None:
-        """Mirror the names and versions of all packages; unreadable ones are refused.
+        """Mirror the names and versions of packages; unreadable ones are refused.
 
         Raises:
             LayoutError: There are no packages at the address.
@@ -81,15 +88,16 @@ class PackageOrigin(Origin):
             self.address, self.scratch = self.packages.url, self._folder.name
             self.references = References(Path(self.scratch))
             self.advice = self.packages.store.advice
-            for package in self.packages.read(self.refused):
+            for package in self.packages.read(self.patterns, self.refused):
                 self._add(package)
         except BaseException:
             self.close()
             raise
 
     def close(self) -> None:
-        """Remove the scratch folder."""
+        """Remove the scratch folder, and close the packages."""
         self._folder.cleanup()
+        self.packages.store.close()
 
     def size(self, digest: str) -> int | None:
         """Return the size of a blob in bytes, or None."""
@@ -202,7 +210,8 @@ def write_packages(
     if settings.dry_run:
         existing: set[tuple[str, str]] = set()
         with suppress(LayoutError):  # there are no packages yet
-            existing.update((package.name, package.version) for package in packages.read([]))
+            names = sorted({reference.name for reference in wanted})
+            existing.update((package.name, package.version) for package in packages.read(names, []))
         for reference in wanted:
             exists = (reference.name, str(reference.version)) in existing
             (report.existing if exists else report.created).append(reference)
@@ -244,7 +253,9 @@ def _package(store: Store, reference: Reference, graph: BlobGraph) -> tuple[Pack
     files: list[PackageFile] = []
     for digest in sorted(digests, key=lambda digest: (digest != own, digest)):
         role = ROLES.get(graph.blobs[digest].role, "blob")
-        size = len(memoryview(store.objects.view(digest)))
+        size = store.objects.size(digest)
+        if size is None:
+            size = len(memoryview(store.objects.view(digest)))  # restores it, or raises
         files.append(PackageFile(digest, size, role, titles.get(digest, "")))
     contents: dict[str, bytes] = {}
     components = sorted(graph.components(digests))

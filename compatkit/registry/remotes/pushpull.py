@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
@@ -92,9 +92,12 @@ def push(
     wanted = _requested_patterns(origin, patterns)
     located = locate(remote, options)
     if not settings.create:
-        _check_exists(located, options)
+        _check_exists(
+            located, options, [name for pattern in wanted for name in matching_names(pattern, origin.names())]
+        )
     if isinstance(located, Packages):
-        return write_packages(store, located, wanted, settings)
+        with closing(located.store):
+            return write_packages(store, located, wanted, settings)
     if not isinstance(located, Path):
         with closing(Remote(located, store.objects)) as target:
             report = ComponentTransfer(origin, target, settings, pushes=True).run(wanted)
@@ -136,8 +139,9 @@ def pull(
         EnvironmentFailure: No permission, no network, disk full; the same call continues.
         UsageError: The address or the options cannot be used, or the remote is this registry.
     """
-    with _origin(remote, options) as origin:
-        wanted = _requested_patterns(origin, patterns)
+    requested = None if patterns is None else _as_list(patterns)
+    with _origin(remote, options, ["*"] if requested is None else requested) as origin:
+        wanted = _requested_patterns(origin, requested)
         target = store() if callable(store) else store
         if isinstance(origin, LocalRegistry):
             _check_distinct(target, origin.store.root)
@@ -200,7 +204,7 @@ def _requested_patterns(origin: Origin, patterns: Iterable[str] | None) -> list[
     """
     if patterns is None:
         return ["*"] if origin.names() else []
-    wanted = [patterns] if isinstance(patterns, str) else list(patterns)
+    wanted = _as_list(patterns)
     with origin.translate_errors():
         for pattern in wanted:
             if not matching_names(pattern, origin.names()):
@@ -208,15 +212,23 @@ def _requested_patterns(origin: Origin, patterns: Iterable[str] | None) -> list[
     return wanted
 
 
+def _as_list(patterns: Iterable[str]) -> list[str]:
+    return [patterns] if isinstance(patterns, str) else list(patterns)
+
+
 @contextmanager
-def _origin(remote: AnyRegistry | Located, options: Mapping[str, Any] | None) -> Iterator[Origin]:
-    """Open a remote for reading."""
+def _origin(
+    remote: AnyRegistry | Located,
+    options: Mapping[str, Any] | None,
+    patterns: Sequence[str],
+) -> Iterator[Origin]:
+    """Open a remote for reading what patterns name."""
     located = locate(remote, options)
     if isinstance(located, Path):
         yield LocalRegistry(Store.open(located))
         return
     if isinstance(located, Packages):
-        with closing(PackageOrigin(located)) as packages:
+        with closing(PackageOrigin(located, patterns)) as packages:
             yield packages
         return
     with closing(Remote(located)) as origin:
@@ -224,9 +236,15 @@ def _origin(remote: AnyRegistry | Located, options: Mapping[str, Any] | None) ->
         yield origin
 
 
-def _check_exists(located: Located, options: Mapping[str, Any] | None) -> None:
-    """Raise LayoutError if there is no registry, so that none is created at a mistyped address."""
-    if _is_registry(located):
+def _check_exists(located: Located, options: Mapping[str, Any] | None, names: list[str]) -> None:
+    """Raise LayoutError if there is no registry, so that none is created at a mistyped address.
+
+    Args:
+        located: The remote.
+        options: Keyword arguments for the remote's plugin.
+        names: Names of the components that are going to be written.
+    """
+    if _is_registry(located, names):
         return
     address = str(located) if isinstance(located, Path) else located.url
     parent, _, name = address.rpartition("/")
@@ -234,7 +252,7 @@ def _check_exists(located: Located, options: Mapping[str, Any] | None) -> None:
     with suppress(OSError, CompatkitError):  # only a hint: the parent may be missing or unreadable
         siblings = located.neighbors() if isinstance(located, Files) else os.listdir(parent)
         nearby = [f"{parent}/{sibling}" for sibling in near(name, siblings, 3)]
-        similar = [path for path in nearby if _is_registry(locate(path, options))]
+        similar = [path for path in nearby if _is_registry(locate(path, options), names)]
     hint = f" Did you mean {similar[0]}?" if similar else ""
     raise LayoutError(
         f"There is no registry at {address}.{hint} To create one, use `compatkit push --create`, or "
@@ -243,10 +261,10 @@ def _check_exists(located: Located, options: Mapping[str, Any] | None) -> None:
     )
 
 
-def _is_registry(located: Located) -> bool:
+def _is_registry(located: Located, names: list[str]) -> bool:
     if isinstance(located, Files):
         return located.size(MARKER) is not None
-    return located.exists() if isinstance(located, Packages) else (located / MARKER).exists()
+    return located.exists(names) if isinstance(located, Packages) else (located / MARKER).exists()
 
 
 def _check_distinct(store: Store, root: Path) -> None:
