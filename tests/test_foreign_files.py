@@ -26,6 +26,7 @@ from far import export, import_layout
 from hostile import NAME, build, edited, kinds, put_in_place, read_everything, weights
 
 import compatkit as ck
+from compatkit.components.checkpoints.exported import DESCRIPTION, exported_description
 from compatkit.data.tables import read_table
 from compatkit.errors import CompatkitError, SignatureError
 from compatkit.experiments.recipes.files import parse
@@ -142,6 +143,14 @@ def written(data: bytes) -> Callable[[Path], None]:
     return lambda place: place.write_bytes(data) and None
 
 
+def described(place: Path) -> None:
+    folder = place.parent / "folder"
+    folder.mkdir(exist_ok=True)
+    if not (folder / DESCRIPTION).exists():
+        (folder / DESCRIPTION).symlink_to(place)
+    exported_description(folder / "model.pt2", folder)
+
+
 STORED = (
     *("compatkit.json", "manifest", "weights", "version", "tombstone", "withdrawal", "alias", "move"),
     *("evidence", "result", "signature", "policy"),
@@ -152,6 +161,7 @@ DOORS: Mapping[str, Door] = {
     "an image layout": Door("", from_layout, layout),
     "tensor file": Door(".safetensors", read_header, written(weights(1))),
     "exported component": Door(".safetensors", ck.load_exported, written(weights(1))),
+    "description of an export": Door(".json", described, written(b"{}")),
     "recipe": Door(".toml", parse, written(b'prefix = "a"\n[trainer]\nsteps = 1\n')),
     "pack": Door(".npz", ck.data.load, pack),
     "table": Door(".csv", read_table, table),

@@ -1,4 +1,4 @@
-"""MLflow: a model folder that ``mlflow.pyfunc.load_model`` runs with torch alone, without compatkit or pickled code.
+"""MLflow: a model folder that ``mlflow.pyfunc.load_model`` runs on the CPU, without compatkit or pickled code.
 
 Cost: torch traces the network and MLflow loads the folder once to compare outputs, some seconds for a ResNet.
 """
@@ -51,7 +51,7 @@ def export(
             subject=missing[0],
         )
     import mlflow.pyfunc
-    from mlflow.models import ModelSignature
+    from mlflow.models import Model, ModelSignature
     from mlflow.pytorch import save_model
     from mlflow.types import Schema, TensorSpec
 
@@ -77,6 +77,11 @@ def export(
         pip_requirements=[f"torch=={torch.__version__.partition('+')[0]}"],
         metadata={"compatkit": _summary(facts, pixels)},
     )
+    saved = Model.load(folder)
+    saved.flavors["python_function"]["config"]["device"] = (
+        "cpu"  # else MLflow wants a GPU wherever there is one
+    )
+    saved.save(folder / "MLmodel")
     (folder / DESCRIPTION).write_text(description, encoding="utf-8")
     _check_outputs(mlflow.pyfunc.load_model(str(folder)), network, example)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import random
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -11,11 +12,13 @@ from typing import Any
 
 import pytest
 import torch
+from hostile import edited
 from savedfiles import touching
 
 from compatkit.components.checkpoints.program_archive import program_tensors
 from compatkit.components.checkpoints.reading import read_checkpoint
-from compatkit.errors import FormatError, UnsafeCheckpoint
+from compatkit.components.checkpoints.unpickle_subprocess import check_archive
+from compatkit.errors import CompatkitError, FormatError, UnsafeCheckpoint
 
 WEIGHTS = {
     "fc.weight": torch.arange(6.0).reshape(2, 3),
@@ -157,3 +160,19 @@ def test_a_weight_that_repeats_itself_without_end_is_refused(tmp_path: Path) -> 
     (tmp_path / "net.pt2").write_bytes(archive(repeated))
     with pytest.raises(UnsafeCheckpoint):
         read_checkpoint(tmp_path / "net.pt2")
+
+
+@pytest.mark.parametrize(
+    "count", [300, pytest.param(20_000, marks=[pytest.mark.slow, pytest.mark.timeout(0)])]
+)
+def test_damaged_archives_are_errors_of_ours(count: int) -> None:
+    valid, accepted = archive(), 0
+    for number in range(count):
+        data = edited(valid, random.Random(number), [valid])
+        try:
+            check_archive(io.BytesIO(data), len(data))
+            program_tensors(io.BytesIO(data))
+            accepted += 1
+        except CompatkitError as error:
+            assert 20 < len(str(error)) < 2000, error
+    assert accepted < count

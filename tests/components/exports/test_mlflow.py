@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import json
 import os
@@ -123,6 +124,22 @@ def test_signature_and_metadata_say_what_goes_in(registry: ck.Registry, tmp_path
 
 @pytest.mark.nightly
 @pytest.mark.filterwarnings("default")
+def test_a_machine_with_a_gpu_and_the_flavor_pytorch_load_it_too(
+    registry: ck.Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pyfunc: Any = pytest.importorskip("mlflow.pyfunc", reason="pip install 'compatkit[mlflow]'")
+    pytorch: Any = pytest.importorskip("mlflow.pytorch", reason="pip install 'compatkit[mlflow]'")
+    made = recombined(registry)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    registry.export(made, tmp_path / "ab", format="mlflow")
+    result = pyfunc.load_model(str(tmp_path / "ab")).predict(IMAGES.numpy())
+    np.testing.assert_allclose(result, outputs(made, IMAGES), rtol=1e-4, atol=1e-4)
+    program = pytorch.load_model(str(tmp_path / "ab"))
+    np.testing.assert_allclose(outputs(program, IMAGES), outputs(made, IMAGES), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.nightly
+@pytest.mark.filterwarnings("default")
 def test_a_folder_is_logged_registered_and_loaded_by_alias(
     registry: ck.Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -137,6 +154,14 @@ def test_a_folder_is_logged_registered_and_loaded_by_alias(
     version = mlflow.register_model(f"runs:/{run.info.run_id}/model", "ab")
     mlflow.MlflowClient().set_registered_model_alias("ab", "prod", version.version)
     result = mlflow.pyfunc.load_model("models:/ab@prod").predict(IMAGES.numpy())
+    with mlflow.start_run():
+        log_model: Any = importlib.import_module("mlflow.pytorch").log_model
+        example = IMAGES[:2].numpy()
+        logged = log_model(made, name="model", input_example=example, serialization_format="pt2")
+        with pytest.raises(UsageError):
+            log_model(made, name="pickled", input_example=example, serialization_format="pickle")
+    by_itself = mlflow.pyfunc.load_model(logged.model_uri).predict(IMAGES.numpy())
+    np.testing.assert_allclose(by_itself, outputs(made, IMAGES), rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(result, outputs(made, IMAGES), rtol=1e-4, atol=1e-4)
 
 
