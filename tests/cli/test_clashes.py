@@ -95,6 +95,21 @@ def test_another_name_resolves_it_too(run: Any, teams: tuple[Path, Path], remote
     assert digests(first, "second/eye") == {"1.0.0": mine} and digests(first) == digests(second)
 
 
+def test_after_too_small_a_step_there_is_still_a_way(run: Any, teams: tuple[Path, Path], memory: str) -> None:
+    """The next number of the same weights is no true step from the other team's."""
+    first, second = teams
+    run("--registry", first, "push", "--create", memory, EYE)
+    mine = digests(second)["1.0.0"]
+    run("--registry", second, "copy", f"{EYE}@1.0.0", "--as", EYE)
+    run("--registry", second, "drop", f"{EYE}@1.0.0", "--reason", "taken")
+    refused = run("--registry", second, "pull", memory, EYE, "--json")
+    assert [refusal["code"] for refusal in refused.json["refused"]] == ["version-untrue"]
+    run("--registry", second, "copy", f"{EYE}@1.0.1", "--as", EYE, "--major")
+    run("--registry", second, "drop", f"{EYE}@1.0.1", "--reason", "too small a step")
+    assert run("--registry", second, "pull", memory, EYE).code == 0
+    assert digests(second) == {**digests(first), "2.0.0": mine}
+
+
 def test_a_withdrawn_number_of_mine_is_not_freed_and_the_message_says_so(
     run: Any, teams: tuple[Path, Path], memory: str
 ) -> None:

@@ -138,7 +138,7 @@ CODES: Mapping[str, FaultCode] = {
     "misnamed": _warning("a file or folder with an unknown name; it is never read", "rename or remove it"),
     "stray": _info("a file of another program", "no action needed"),
     "drafts": _info("unfinished files of processes", "compatkit gc removes old ones"),
-    "trash": _info("collected blobs", "compatkit gc removes old ones"),
+    "trash": _info("collected blobs, and files of dropped versions", "compatkit gc removes old ones"),
     "quarantine": _info("damaged files that were moved here", "inspect them, then remove them by hand"),
 }
 """All fault codes. Codes are stable; severities and texts may change."""
