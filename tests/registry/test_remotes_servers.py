@@ -17,11 +17,13 @@ import servers
 from far import HEAD, content
 
 from compatkit.errors import EnvironmentFailure, LayoutError, VersionExists
+from compatkit.registry.dropping import drop
 from compatkit.registry.maintenance.check import examine
 from compatkit.registry.remotes import files
 from compatkit.registry.remotes.address import locate
 from compatkit.registry.remotes.files import Files
 from compatkit.registry.remotes.pushpull import clone, pull, push
+from compatkit.registry.second_names import copy as copy_version
 from compatkit.registry.store import Store
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(300)]
@@ -168,6 +170,25 @@ def test_a_large_blob_moves_in_parts(
     remote.remove("blobs/large")
     remote.remove("blobs/large")
     assert remote.sizes("blobs") == {} and remote.size("blobs") is None
+
+
+def test_two_teams_that_use_one_number_end_with_both(
+    tmp_path: Path, store: Store, publish: Publish, site: Site
+):
+    other, name = Store.init(tmp_path / "other"), "team/eye"
+    theirs, mine = publish(store, name, 1), publish(other, name, 2)
+    push(store, site.address, options=site.options).check()
+    (refusal,) = push(other, site.address, options=site.options).refused
+    assert isinstance(refusal.error, VersionExists) and refusal.what == f"{name}@1.0.0"
+    assert f"`compatkit copy {name}@1.0.0 --as {name}@2.0.0`" in str(refusal)
+    copy_version(other, f"{name}@1.0.0", f"{name}@2.0.0")
+    drop(other, f"{name}@1.0.0", "taken")
+    for move, registry in ((pull, other), (push, other), (pull, store)):
+        move(registry, site.address, options=site.options).check()
+    for registry in (store, other):
+        assert registry.resolve(f"{name}@1.0.0").digest == theirs.digest
+        assert registry.resolve(f"{name}@2.0.0").digest == mine.digest
+        assert examine(registry).sound
 
 
 def test_who_may_not_is_told_so_and_it_is_no_defect(store: Store, source: Store, site: Site):
