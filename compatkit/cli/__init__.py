@@ -71,9 +71,16 @@ COMMANDS = {
     "train": "Train the tasks of a recipe and publish their parts.",
     "verify": "Verify a registry's files, and repair what is possible.",
     "withdraw": "Withdraw a version, with a reason.",
+    "remote": "Save remotes under names, list and remove them.",
     "restore": "Take the withdrawal of a version back.",
 }
-MODULES = {"import": "import_", "clone": "remote", "pull": "remote", "push": "remote"}
+MODULES = {
+    "import": "import_",
+    "clone": "remote",
+    "pull": "remote",
+    "push": "remote",
+    "remote": "named_remotes",
+}
 """Modules of this folder whose name is not that of the command."""
 FIRST_STEPS = """\b
 New here?

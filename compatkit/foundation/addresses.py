@@ -19,6 +19,7 @@ FILES = frozenset({"file", "local"})
 """Schemes of local paths."""
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://(.*)", re.DOTALL)
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
+_NAME = re.compile(r"([a-z][a-z0-9_-]{1,63}):")
 _SECRET = re.compile(r"(?<=:)(/*)[^/@]*@")
 
 
@@ -58,6 +59,8 @@ def local(path: str | os.PathLike[str], what: str) -> str:
     Raises:
         UsageError: It is the URL of another machine, or as for ``normalized``.
     """
+    if remote_name(path) is not None:
+        raise _refused(str(path), f"is a named remote; {what} must be a local path: ./{path} if it is one")
     text = normalized(path)
     if is_url(text):
         raise _refused(text, f"is a remote address; {what} must be a local path")
@@ -67,6 +70,15 @@ def local(path: str | os.PathLike[str], what: str) -> str:
 def is_url(address: str) -> bool:
     """Return whether a result of ``normalized`` is a URL, not a path."""
     return "://" in address
+
+
+def remote_name(address: object) -> str | None:
+    """Return the name in ``NAME:``, which stands for a saved remote; None for anything else.
+
+    No path is written like this: one whose first part has a colon is written ``./a:b``.
+    """
+    match = _NAME.fullmatch(address) if isinstance(address, str) else None
+    return match[1] if match is not None and match[1] not in REMOTE | FILES else None
 
 
 def shown(address: str) -> str:

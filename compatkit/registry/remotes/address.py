@@ -11,7 +11,7 @@ from typing import Any
 from compatkit.errors import CompatkitError, PluginError, UnknownName, UsageError, type_of
 from compatkit.foundation.addresses import is_url, normalized, shown
 from compatkit.registry.opening import AnyRegistry, open_store_of
-from compatkit.registry.remotes import failures
+from compatkit.registry.remotes import failures, named
 from compatkit.registry.remotes.files import Files, convert_errors
 from compatkit.registry.remotes.objectstore import ObjectStore
 from compatkit.registry.remotes.packages import PackageStore
@@ -31,18 +31,21 @@ def locate(remote: AnyRegistry | Located, options: Mapping[str, Any] | None = No
     A URL is opened by the plugin ``remotes.<scheme>``, or by ``remotes.fsspec`` if that is missing.
 
     Args:
-        remote: Path, ``file://...``, ``s3://bucket/prefix``, ``hf://datasets/USER/NAME``, ...; a ``Registry`` or
-            ``Store``; or an earlier result.
-        options: Keyword arguments for the plugin, such as ``{"endpoint_url": ...}``.
+        remote: Path, ``file://...``, ``s3://bucket/prefix``, ``hf://datasets/USER/NAME``, ...; ``NAME:`` of a saved
+            remote; a ``Registry`` or ``Store``; or an earlier result.
+        options: Keyword arguments for the plugin, such as ``{"endpoint_url": ...}``; added to those of a saved remote.
 
     Raises:
         UsageError: ``remote`` is none of these, an object that requires signatures, or an address whose scheme no
             plugin has; or an option is unknown.
         MissingDependency: A required library is not installed.
+        UnknownName: No remote of this name is saved.
         PluginError: The plugin cannot be used, or fails.
     """
     if isinstance(remote, Files | Packages):
         return remote
+    if (saved := named.find(remote)) is not None:
+        return locate(saved.address, {**saved.options, **(options or {})})
     if (store := open_store_of(remote)) is not None:
         if store.trusted is not None:
             raise UsageError(

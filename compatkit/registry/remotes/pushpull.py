@@ -19,6 +19,7 @@ from compatkit.registry.copy.settings import TransferSettings, matching_names
 from compatkit.registry.copy.transfer import ComponentTransfer
 from compatkit.registry.layout import FOLDERS, MARKER
 from compatkit.registry.opening import AnyRegistry
+from compatkit.registry.remotes import named
 from compatkit.registry.remotes.address import Located, locate
 from compatkit.registry.remotes.files import Files
 from compatkit.registry.remotes.packaging import PackageOrigin, Packages, write_packages
@@ -124,7 +125,8 @@ def pull(
 
     Args:
         store: Registry to copy to, or a function that creates it, called once the patterns are found in the remote.
-        remote: Folder, or an address that a plugin opens; it is only read.
+        remote: Folder, or an address that a plugin opens; it is only read. Changes of a saved remote that is trusted
+            are followed, see ``TransferSettings``.
         patterns: See ``push``.
         options: Keyword arguments for the remote's plugin.
         settings: Settings of the transfer. Its ``accept`` receives a manifest's digest, its unverified signatures and
@@ -140,6 +142,9 @@ def pull(
         UsageError: The address or the options cannot be used, or the remote is this registry.
     """
     requested = None if patterns is None else _as_list(patterns)
+    settings = settings or TransferSettings()
+    if (saved := named.find(remote)) is not None and saved.trusted:
+        settings = attrs.evolve(settings, follow_aliases=True, follow_withdrawals=True)
     with _origin(remote, options, ["*"] if requested is None else requested) as origin:
         wanted = _requested_patterns(origin, requested)
         target = store() if callable(store) else store
@@ -147,7 +152,7 @@ def pull(
             _check_distinct(target, origin.store.root)
         if isinstance(origin, Remote):
             origin.local = target.objects
-        report = ComponentTransfer(origin, LocalRegistry(target), settings or TransferSettings()).run(wanted)
+        report = ComponentTransfer(origin, LocalRegistry(target), settings).run(wanted)
     report.refused[:0] = origin.refused
     if not wanted:
         report.notes.append(f"{origin.address} has no components.")
@@ -225,7 +230,12 @@ def _origin(
     """Open a remote for reading what patterns name."""
     located = locate(remote, options)
     if isinstance(located, Path):
-        yield LocalRegistry(Store.open(located))
+        try:
+            store = Store.open(located)
+        except LayoutError as error:
+            error.args = (f"{error}{named.suggestion(located)}",)
+            raise
+        yield LocalRegistry(store)
         return
     if isinstance(located, Packages):
         with closing(PackageOrigin(located, patterns)) as packages:
@@ -254,6 +264,7 @@ def _check_exists(located: Located, options: Mapping[str, Any] | None, names: li
         nearby = [f"{parent}/{sibling}" for sibling in near(name, siblings, 3)]
         similar = [path for path in nearby if _is_registry(locate(path, options), names)]
     hint = f" Did you mean {similar[0]}?" if similar else ""
+    hint += named.suggestion(located) if isinstance(located, Path) else ""
     raise LayoutError(
         f"There is no registry at {address}.{hint} To create one, use `compatkit push --create`, or "
         "push(..., create=True) in Python.",
