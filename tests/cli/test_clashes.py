@@ -63,6 +63,23 @@ def test_two_teams_end_with_both(run: Any, teams: tuple[Path, Path], remote: str
     assert again["made"] == [] and len(again["existing"]) == 2
 
 
+@pytest.mark.parametrize("way", ["push", "pull"])
+def test_an_alias_does_not_follow_to_another_component_of_the_same_number(
+    run: Any, teams: tuple[Path, Path], remote: str, way: str
+) -> None:
+    first, second = teams
+    for root in teams:
+        assert run("--registry", root, "copy", "digits/left.extractor", "--as", f"{EYE}@3.0.0").code == 0
+    sender, receiver = (first, second) if way == "pull" else (second, first)
+    run("--registry", sender, "alias", EYE, "prod", "1.0.0")
+    run("--registry", first, "push", "--create", remote, EYE)
+    follow = ["--follow-aliases"] if way == "pull" else []
+    moved = run("--registry", second, way, remote, EYE, *follow, "--json")
+    assert moved.code == 2 and moved.json["aliases"] == []
+    assert [line.partition(" ")[0] for line in moved.json["apart"]] == [f"{EYE}:prod"]
+    assert Store.open(receiver).aliases(EYE) == {}
+
+
 def test_an_import_gives_the_same_advice(run: Any, teams: tuple[Path, Path]) -> None:
     first, second = teams
     theirs = digests(first)["1.0.0"]

@@ -186,7 +186,8 @@ class ChangeFollower:
             return
         if new:
             if last is not None and not self._is_in_target(Reference(name, Version.parse(last))):
-                self.report.diverged.append(f"{what} is {last} in {origin}, which is not in {target}")
+                text = f"{what} is {last} in {origin}, which is not in {target}, or another component there"
+                self.report.diverged.append(text)
                 return
             offer = Offer("alias", what, f"{current or 'none'} -> {last or 'removed'}", "--follow-aliases")
             if not self._may_follow(offer, self.settings.follow_aliases or not existing, new):
@@ -202,8 +203,10 @@ class ChangeFollower:
             self._point(name, alias, last, max(entries, default=0))
 
     def _is_in_target(self, reference: Reference) -> bool:
-        planned = {(version.name, version.version) for version in self.report.created}
-        return (reference.name, reference.version) in planned or bool(self.target.current_digest(reference))
+        """Return whether the target has the same component under this name and version, or will have it."""
+        planned = {(version.name, version.version): version.digest for version in self.report.created}
+        existing = planned.get((reference.name, reference.version)) or self.target.current_digest(reference)
+        return existing is not None and existing == self.origin.digest(reference)
 
     def _point(self, name: str, alias: str, version: str | None, number: int) -> None:
         """Let the pointer follow the log, even if an earlier transfer was interrupted between the two."""
