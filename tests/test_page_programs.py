@@ -131,7 +131,7 @@ def test_commands_that_do_not_exist_are_not_understood() -> None:
     for wrong in (
         "compatkit trian x.toml",
         "compatkit ls --lonng",
-        "compatkit gc a b c",
+        "compatkit du a b c",
         "compatkit keys mint a",
     ):
         with pytest.raises((click.ClickException, StopIteration, AssertionError)):

@@ -7,10 +7,12 @@ from datetime import timedelta
 
 import click
 
-from compatkit.cli.options import Options, command, option
-from compatkit.cli.output import columns, counted, emit, next_step, paragraph, progress, size
+from compatkit.cli.options import Options, argument, command, option
+from compatkit.cli.output import clean, columns, counted, emit, next_step, paragraph, progress, size, warn
 from compatkit.cli.roots import open_store
+from compatkit.errors import UsageError
 from compatkit.registry.maintenance.gc import CollectionPlan, CollectionResult, plan
+from compatkit.registry.maintenance.purge import plan as plan_purge
 
 _TIME = re.compile(r"([0-9]{1,7})([smhd]?)")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
@@ -39,6 +41,7 @@ def duration(value: str) -> timedelta:
 class GcOptions(Options):
     """Arguments and options of ``gc``."""
 
+    patterns: tuple[str, ...] = argument("[PATTERN]...")
     delete: bool = option("Delete; without this, nothing is changed.")
     grace: timedelta = option(
         "Keep files changed within this time, such as 24h or 7d: they may be part of a running publish.",
@@ -47,6 +50,10 @@ class GcOptions(Options):
         convert=duration,
     )
     withdrawn: bool = option("Also delete unused weights of versions withdrawn longer ago than that.")
+    purge: bool = option(
+        "With --withdrawn: weights of withdrawn versions at once, without grace, with their copies in trash/ and "
+        "quarantine/; PATTERN (NAME or NAME@VERSION) limits it. They cannot be restored."
+    )
     alone: bool = option("Assert that nobody else writes to this registry; allows a short --grace.")
     lost: tuple[str, ...] = option(
         "Digest of a document that is lost for good; files that only it refers to are collected. May be repeated.",
@@ -57,6 +64,10 @@ class GcOptions(Options):
 @command("gc", GcOptions)
 def gc_command(options: GcOptions) -> int | None:
     """Show which unreferenced blobs and unfinished files can be deleted; --delete deletes them."""
+    if options.purge:
+        return _purge(options)
+    if options.patterns:
+        raise UsageError("gc collects in the whole registry; PATTERN is for --withdrawn --purge.")
     store = open_store()
     with progress("looking") as report:
         settings = options.only("grace", "withdrawn", "alone", "lost")
@@ -77,6 +88,37 @@ def gc_command(options: GcOptions) -> int | None:
             words += ["--grace", f"{int(options.grace.total_seconds())}s"]
         words += [word for digest in options.lost for word in ("--lost", digest)]
         next_step("gc", *words, "--delete")
+
+
+def _purge(options: GcOptions) -> int | None:
+    """Show what a purge would delete, or delete it."""
+    if not options.withdrawn or options.alone or options.grace != timedelta(hours=24):
+        raise UsageError("--purge needs --withdrawn, and takes neither --grace nor --alone.")
+    store = open_store()
+    with progress("looking") as report:
+        purge = plan_purge(store, options.patterns or None, lost=options.lost, progress=report)
+    if options.delete and purge.weights:
+        with progress("purging") as report:
+            purge = purge.apply(report)
+    code = 1 if options.delete and (purge.needed or purge.unreadable) else 0
+    if options.json:
+        return emit(purge.to_json(), code)
+    verb = "purged" if purge.applied else "would purge"
+    for item in purge.weights:
+        files = counted(len(item.paths), "file")
+        click.echo(f"{verb} the weights of {', '.join(item.versions)}: {files}, {size(item.bytes)}")
+    for item in purge.needed:
+        warn(f"the weights of {', '.join(item.versions)} stay: {clean(item.needed_by)} needs them")
+    for version in purge.unreadable:
+        warn(f"the weights of {version} are unknown: its manifest cannot be read")
+    if not (purge.weights or purge.needed or purge.unreadable):
+        paragraph("nothing to purge.")
+    if purge.applied:
+        paragraph("Remotes, clones and backups have copies of their own.")
+    elif purge.weights:
+        lost = [word for digest in options.lost for word in ("--lost", digest)]
+        next_step("gc", *options.patterns, "--withdrawn", "--purge", *lost, "--delete")
+    return code
 
 
 def _show(collection: CollectionPlan, delete: bool) -> None:

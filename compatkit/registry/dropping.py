@@ -78,7 +78,7 @@ def _check(store: Store, dropped: Reference) -> Reference:
             f"`compatkit copy {dropped} --as {dropped.name}@{_next_major(store, dropped.name)}`, or --as OTHER.",
             subject=str(dropped),
         )
-    policy, partner = _policy_that_relies(store, dropped) or (None, "")
+    policy, partner = policy_that_relies(store, dropped) or (None, "")
     if policy is not None:
         raise UsageError(
             f"{dropped} is released with {partner}, and the policy {policy} relies on its number. Clear the policy "
@@ -127,11 +127,18 @@ def _exists(store: Store, reference: Reference) -> bool:
     return False
 
 
-def _policy_that_relies(store: Store, dropped: Reference) -> tuple[Policy, str] | None:
+def policy_that_relies(store: Store, dropped: Reference) -> tuple[Policy, str] | None:
     """Return a policy that measures new versions with a pair of this number, and the other part of the pair.
 
     Another number of the same name with the same function stands in for it, unless the policy is about the other MAJOR
     line only.
+
+    Args:
+        store: Registry of the version.
+        dropped: Name, version and digest.
+
+    Returns:
+        Policy, and ``name@version`` of the other part; None if no policy relies on the number.
     """
     manifest = store.manifest(dropped)
     partners = list(_partners(store, dropped, manifest))

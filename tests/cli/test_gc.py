@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import compatkit as ck
 from compatkit.registry.store import Store
 
 HEAD = "digits/left.head"
@@ -124,3 +125,70 @@ def test_damage_is_told_and_nothing_is_deleted(run: Any, parts: Path, untouched:
     assert result.json["error"]["code"] == "integrity"
     assert run("gc", "--lost", digest, "--delete").code == 0
     assert run("gc", "--lost", "nonsense").code == 2
+
+
+def test_weights_of_a_withdrawn_version_are_purged_at_once(run: Any, parts: Path, untouched: Any) -> None:
+    blob = Store.open(parts).manifest(HEAD).payload.file.blob
+    assert run("withdraw", f"{HEAD}@1.0.0", "--reason", "leaked").code == 0
+    words = ("gc", f"{HEAD}@*", "--withdrawn", "--purge")
+    with untouched(parts):
+        result = run(*words)
+    assert result.code == 0 and f"would purge the weights of {HEAD}@1.0.0: 1 file" in result.out
+    assert result.out.endswith(f"next: compatkit gc '{HEAD}@*' --withdrawn --purge --delete\n")
+    result = run(*words, "--delete", "--json")
+    assert result.code == 0 and result.json["applied"] and result.json["weights"][0]["digest"] == blob
+    assert not [path for path in parts.rglob("*") if blob[7:] in path.name]
+    assert run("verify").code == 0
+    assert "nothing to purge" in run("gc", "--withdrawn", "--purge", "--delete").out
+
+
+def test_weights_that_are_needed_are_told_and_the_exit_code_says_so(run: Any, parts: Path) -> None:
+    assert run("withdraw", "digits/left.extractor@1.0.0", "--reason", "leaked").code == 0
+    assert run("gc", "--withdrawn", "--purge").code == 0
+    result = run("gc", "--withdrawn", "--purge", "--delete")
+    assert result.code == 1 and f"{HEAD}@1.0.0 needs them" in result.err.replace("\n", " ")
+    assert ck.Registry(parts).load(HEAD)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--purge",),
+        ("--withdrawn", "--purge", "--alone"),
+        ("--withdrawn", "--purge", "--grace", "7d"),
+        (HEAD,),
+        (HEAD, "--withdrawn"),
+    ],
+)
+def test_words_that_do_not_fit_together(
+    run: Any, parts: Path, untouched: Any, words: tuple[str, ...]
+) -> None:
+    with untouched(parts):
+        result = run("gc", *words, "--json")
+    assert result.code == 2 and result.json["error"]["code"] == "usage"
+
+
+def test_a_pattern_of_a_purge_matches_a_withdrawn_version(run: Any, parts: Path) -> None:
+    result = run("gc", HEAD, "--withdrawn", "--purge", "--json")
+    assert result.code == 2 and result.json["error"]["code"] == "not-found"
+
+
+def test_old_versions_are_withdrawn_by_a_rule(run: Any, parts: Path, untouched: Any) -> None:
+    store = Store.open(parts)
+    for major in (2, 3, 4):
+        store.publish(HEAD, store.manifest(f"{HEAD}@1.0.0"), version=f"{major}.0.0")
+    store.set_alias(HEAD, "prod", "2.0.0")
+    words = ("withdraw", "digits/*", "--keep", "2", "--reason", "too old")
+    with untouched(parts):
+        result = run(*words, "--dry-run")
+    assert result.code == 0 and f"would withdraw {HEAD}@1.0.0" in result.out
+    assert f"{HEAD}@2.0.0  the alias prod points at it" in result.out
+    result = run(*words, "--json").json
+    assert result["withdrawn"] == [f"{HEAD}@1.0.0"] and not result["dry_run"]
+    assert {"reference": f"{HEAD}@2.0.0", "why": "the alias prod points at it"} in result["kept"]
+    note = store.tombstone(HEAD, "1.0.0")
+    assert note is not None and note.reason == "too old"
+    assert "withdrew 0 versions" in run(*words).out
+    assert run("withdraw", HEAD, "--reason", "x", "--dry-run").code == 2
+    assert run("withdraw", f"{HEAD}@2.0.0", "--keep", "2", "--reason", "x").code == 2
+    assert run("withdraw", HEAD, "--keep", "0", "--reason", "x").code == 2

@@ -11,7 +11,7 @@ import os
 import re
 import time
 from collections import defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -59,11 +59,21 @@ class Marks:
         reachable: Digests to keep.
         collectable: Weights used only by versions withdrawn long ago; part of ``reachable`` if these are not collected.
         blobs: Blob files by path.
+        referrers: What refers to each digest to keep: a version, file or other digest.
     """
 
     reachable: frozenset[str]
     collectable: frozenset[str]
     blobs: tuple[Blob, ...]
+    referrers: Mapping[str, str] = attrs.field(factory=dict, repr=False)
+
+    def who_needs(self, digest: str) -> str:
+        """Return the version or file that leads to a digest to keep; empty for another digest."""
+        if digest not in self.reachable:
+            return ""
+        while digest in self.referrers:
+            digest = self.referrers[digest]
+        return digest
 
 
 class _Missing(IntegrityError):
@@ -181,15 +191,19 @@ class Marker:
         starts.sort(
             key=lambda step: not step.living
         )  # living ones first, so that few digests are visited twice
-        reachable, collectable = set[str](), set[str]()
+        reachable, collectable, referrers = set[str](), set[str](), dict[str, str]()
         for step in walk(
             _report_progress(starts, progress),
             partial(self._next_steps, withdrawn_only),
             key=lambda step: step.digest,
             rank=lambda step: step.strength,
         ):
-            (collectable if step.collectable else reachable).add(step.digest)
-        return Marks(frozenset(reachable), frozenset(collectable - reachable), tuple(blobs))
+            if step.collectable:
+                collectable.add(step.digest)
+            else:
+                reachable.add(step.digest)
+                referrers.setdefault(step.digest, step.referrer)
+        return Marks(frozenset(reachable), frozenset(collectable - reachable), tuple(blobs), referrers)
 
     def _version_digest(self, file: VersionFile) -> str | None:
         data = _head(f"{self.root}/{file.path}")

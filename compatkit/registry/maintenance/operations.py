@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -14,8 +14,12 @@ from compatkit.registry.history import HistoryEntry, log
 from compatkit.registry.maintenance.check import VerificationReport, examine
 from compatkit.registry.maintenance.gc import GRACE, CollectionPlan, plan
 from compatkit.registry.maintenance.loads import LoadCheck
+from compatkit.registry.maintenance.purge import PurgePlan
+from compatkit.registry.maintenance.purge import plan as plan_purge
 from compatkit.registry.maintenance.repair import plan as plan_repair
 from compatkit.registry.maintenance.repair_plan import RepairPlan
+from compatkit.registry.maintenance.retention import RetentionPlan
+from compatkit.registry.maintenance.retention import plan as plan_withdrawals
 from compatkit.registry.opening import AnyRegistry, opened
 from compatkit.registry.usage import Usage, usage
 
@@ -102,6 +106,50 @@ class Maintenance:
             progress: Called with the documents that were read.
         """
         return plan(self.store, grace=grace, withdrawn=withdrawn, alone=alone, progress=progress)
+
+    def withdraw(self, patterns: str | Sequence[str], *, keep: int, reason: str) -> RetentionPlan:
+        """Plan the withdrawal of all but the newest versions of names; ``apply`` carries it out.
+
+        Args:
+            patterns: Names or globs of names, such as ``"digits/*"``.
+            keep: Number of newest versions that stay, from 1.
+            reason: Text shown to users who request a withdrawn version.
+
+        Returns:
+            The plan. Versions stay, too, that an alias points at, that are part of a recombination, or that a policy
+            measures new versions with.
+
+        Raises:
+            NotFound: A pattern matches no name.
+            UsageError: ``keep`` is below 1, there is no reason, or a pattern names versions.
+            IntegrityError: A version file or manifest is damaged.
+        """
+        return plan_withdrawals(self.store, patterns, keep=keep, reason=reason)
+
+    def purge(
+        self,
+        patterns: str | Sequence[str] | None = None,
+        *,
+        lost: Collection[str] = (),
+        progress: Progress | None = None,
+    ) -> PurgePlan:
+        """Plan the deletion of the weights of withdrawn versions at once, with all copies in the registry.
+
+        ``apply`` carries it out. See ``maintenance.purge.plan``.
+
+        Args:
+            patterns: Withdrawn versions, ``NAME`` or ``NAME@VERSION``, each part a glob; None for all.
+            lost: Digests of documents that are lost for good, as in ``maintenance.gc.plan``.
+            progress: Called with the documents that were read.
+
+        Returns:
+            The plan; it names what still refers to weights, which then stay.
+
+        Raises:
+            NotFound: A pattern matches no withdrawn version.
+            IntegrityError: A reference or document is missing or damaged, so its references are unknown.
+        """
+        return plan_purge(self.store, patterns, lost=lost, progress=progress)
 
     def usage(self, pattern: str | None = None) -> Usage:
         """Return the disk usage of names and folders. See ``usage.usage``."""
