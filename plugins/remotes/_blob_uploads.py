@@ -15,7 +15,7 @@ from urllib.parse import urlencode
 import attrs
 from filelock import FileLock, Timeout
 
-from compatkit.foundation import cache
+from compatkit.registry.remotes.packages import cache_folder
 
 from ._distribution import Distribution
 from ._registry_session import PIECE, Answer, Body
@@ -221,7 +221,7 @@ class BlobUploads:
             yield None
             return
         what = f"{self.registry.session.host}/{repository}@{digest}"
-        record = cache.above() / "uploads" / hashlib.sha256(what.encode()).hexdigest()
+        record = cache_folder() / "uploads" / hashlib.sha256(what.encode()).hexdigest()
         lock = FileLock(f"{record}.lock")
         try:
             record.parent.mkdir(parents=True, exist_ok=True)

@@ -9,8 +9,7 @@ from typing import Any, BinaryIO, Literal
 import attrs
 
 from compatkit.errors import FormatError, IntegrityError, LayoutError
-from compatkit.foundation.codec import digest as digest_of
-from compatkit.registry.remotes.packages import dumps, is_digest, loads
+from compatkit.registry.remotes.packages import digest_of, dumps, is_digest, loads
 
 from ._component_images import IMAGE_TYPE, INDEX_TYPE, LONGEST_IMAGE, Descriptor
 from ._registry_session import Answer, RegistrySession

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from compatkit.errors import IntegrityError
-from compatkit.foundation.codec import digest as digest_of
-from compatkit.registry.remotes.packages import PackageFile, dumps, loads
+from compatkit.registry.remotes.packages import PackageFile, digest_of, dumps, loads
 
 from ._component_images import MEDIA_TYPES, SIGNS, Descriptor, read_signature, signature_image
 from ._distribution import Distribution

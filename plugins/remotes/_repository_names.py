@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 
 from compatkit.errors import UsageError
-from compatkit.foundation.addresses import shown
 
 _HOST = re.compile(r"([A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:]+\])(?::[0-9]{1,5})?")
 _LOOPBACK = re.compile(r"localhost|127(?:\.[0-9]{1,3}){3}|::1")
@@ -30,10 +29,10 @@ def split_address(address: str) -> tuple[str, str]:
     """
     host, _, prefix = address.partition("://")[2].partition("/")
     prefix = prefix.strip("/")
-    if not _HOST.fullmatch(host):
+    if not _HOST.fullmatch(host) or "@" in prefix:  # which may follow a password
         raise UsageError(
-            f"expected oci://HOST[:PORT]/PREFIX, a container registry, got {shown(address)!r:.200}; users log in with "
-            "`docker login` or `skopeo login`, and Oracle's object storage has s3:// addresses"
+            "expected oci://HOST[:PORT]/PREFIX, a container registry; users log in with `docker login` or `skopeo "
+            "login`, versions are patterns such as NAME@1.0.0, and Oracle's object storage has s3:// addresses"
         )
     if prefix and not is_repository(prefix):
         raise UsageError(

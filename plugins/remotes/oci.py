@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from fnmatch import fnmatchcase
 from tempfile import TemporaryFile
 from typing import IO, TypeVar
@@ -23,16 +24,16 @@ from compatkit.errors import (
     UsageError,
     VersionExists,
 )
-from compatkit.foundation.codec import digest as digest_of
 from compatkit.hooks import Register
-from compatkit.registry.names import VERSION
 from compatkit.registry.remotes.packages import (
+    VERSION,
     Package,
     PackageFile,
     PackageStore,
     Read,
     Refuse,
     WrittenPackage,
+    digest_of,
     dumps,
     loads,
 )
@@ -166,10 +167,8 @@ class ContainerRegistry(PackageStore):
         if repository is None:
             return None
         if digest not in self._spooled:
-            try:
+            with suppress(RangeIgnored):
                 return self.registry.read_blob(repository, digest, start, count, size)
-            except RangeIgnored:
-                pass
         with self._lock:
             if digest not in self._spooled:  # fetched once as a whole
                 file = TemporaryFile()

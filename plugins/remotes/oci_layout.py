@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,6 +26,7 @@ from compatkit.registry.remotes.packages import (
     Read,
     Refuse,
     WrittenPackage,
+    digest_of,
     dumps,
     loads,
 )
@@ -144,7 +144,7 @@ class ImageLayout(PackageStore):
         for file in package.files:
             self._put(read(file.digest), file.digest, blobs)
         image = dumps(image_of(package))
-        digest = f"sha256:{hashlib.sha256(image).hexdigest()}"
+        digest = digest_of(image)
         self._put(image, digest, blobs)
         entry = {
             "mediaType": IMAGE_TYPE,
@@ -220,7 +220,7 @@ class ImageLayout(PackageStore):
                 subject=image.digest,
             )
         data = self.read(image.digest, 0, image.size) or b""
-        if f"sha256:{hashlib.sha256(data).hexdigest()}" != image.digest:
+        if digest_of(data) != image.digest:
             raise IntegrityError(
                 f"{what}: the content of {image.digest} has another digest. {self.advice}",
                 subject=image.digest,

@@ -12,16 +12,22 @@ from typing import Literal
 import attrs
 
 from compatkit.errors import CompatkitError, LayoutError
+from compatkit.foundation.cache import above as cache_folder
+from compatkit.foundation.codec import digest as digest_of
 from compatkit.foundation.codec import dumps, is_digest, loads
 from compatkit.registry import disk
+from compatkit.registry.names import VERSION
 from compatkit.registry.os_errors import environment
 
 __all__ = [
+    "VERSION",
     "Package",
     "PackageFile",
     "PackageFolder",
     "PackageStore",
     "WrittenPackage",
+    "cache_folder",
+    "digest_of",
     "dumps",
     "is_digest",
     "loads",
