@@ -193,20 +193,25 @@ def _remove(store: Store, dropped: Reference) -> None:
     root = store.root
     path = store.references.folder(dropped.name) / f"@versions/{dropped.version}"
     trashed = root / "trash" / f"version-{dropped.version}-{durable.temporary(root).name}"
+    removed: str | None = None
     with durable.announced(root), environment("drop", path):
         durable.make_folder(trashed.parent, root)
         durable.check_folders(path.parent, root)
         with suppress(FileNotFoundError):  # another process has dropped it
             durable.move(path, trashed)
+            removed = _digest_in(trashed, root) or dropped.digest
             _sync(store, dropped.name)
             with suppress(PermissionError):  # another user's file; its ctime shows when it was moved
                 durable.touch(trashed)
         try:
-            _check_removed(store, dropped, trashed)
+            if removed not in (None, dropped.digest):
+                text = f"{dropped} was dropped by another process, and is {removed} now."
+                raise UsageError(text, subject=str(dropped))
             _check(store, dropped)
         except (UsageError, IntegrityError) as error:
-            _put_back(store, dropped, trashed)
-            error.add_note(f"It changed while {dropped} was dropped, and the version was put back.")
+            version = dropped.version
+            if removed and version and store.references.create(dropped.name, version, removed):
+                error.add_note("That changed meanwhile, and the version was put back.")
             raise
 
 
@@ -217,18 +222,8 @@ def _sync(store: Store, name: str) -> None:
             durable.sync_folder(folder)
 
 
-def _check_removed(store: Store, dropped: Reference, trashed: Path) -> None:
-    """Raise if the removed file was that of another component, which took the number meanwhile."""
-    content = durable.read(trashed, store.root, limit=LIMIT)
+def _digest_in(path: Path, root: Path) -> str | None:
+    """Return the digest in a version file; None if it is torn or missing."""
+    content = durable.read(path, root, limit=LIMIT)
     line = None if content is None else read_line(content[0])
-    if line is not None and line[0] != dropped.digest:
-        raise UsageError(
-            f"{dropped} was dropped by another process, and is {line[0]} now.", subject=str(dropped)
-        )
-
-
-def _put_back(store: Store, dropped: Reference, trashed: Path) -> None:
-    content = durable.read(trashed, store.root, limit=LIMIT)
-    line = None if content is None else read_line(content[0])
-    if line is not None and dropped.version is not None:
-        store.references.create(dropped.name, dropped.version, line[0])
+    return None if line is None else line[0]
