@@ -19,6 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import attrs
@@ -231,6 +232,64 @@ def nginx(folder: Path, root: Path, location: str = "autoindex on;") -> Iterator
         yield server
 
 
+APACHE_MODULES = (
+    "mpm_event alias authn_core authn_file authz_core authz_user auth_basic dir autoindex dav dav_fs mime"
+)
+APACHE = """
+ServerRoot {folder}
+ServerName 127.0.0.1
+Listen 127.0.0.1:{port}
+TypesConfig /dev/null
+PidFile {folder}/pid
+ErrorLog /dev/stderr
+DAVLockDB {folder}/locks
+Alias /files {folder}/root
+Alias /dav {folder}/root
+<Location /files>
+  Options +Indexes
+  IndexOptions FancyIndexing
+  Require all granted
+</Location>
+<Location /dav>
+  DAV On
+  AuthType Basic
+  AuthName parts
+  AuthUserFile {folder}/users
+  Require valid-user
+</Location>
+"""
+
+
+@contextmanager
+def apache() -> Iterator[tuple[Server, Path]]:
+    """Run Apache over a new folder: it lists below ``/files``, and offers WebDAV for ``alice`` below ``/dav``.
+
+    Apache never serves as root, so for root it gets a user of its own, and a folder that this one reaches.
+    """
+    path, port = program("apache2", "apt-get install apache2-bin", "/usr/sbin"), free_port()
+    htpasswd = program("htpasswd", "apt-get install apache2-utils")
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "root").mkdir()
+        subprocess.run(
+            [htpasswd, "-cb", folder / "users", "alice", "secret"], check=True, capture_output=True
+        )
+        modules = (
+            f"LoadModule {module}_module /usr/lib/apache2/modules/mod_{module}.so"
+            for module in APACHE_MODULES.split()
+        )
+        user = ""
+        if os.geteuid() == 0:
+            user = "User nobody\nGroup nogroup\n"
+            for place in (folder, folder / "root"):
+                shutil.chown(place, "nobody", "nogroup")
+        settings = "\n".join(modules) + "\n" + user + APACHE.format(folder=folder, port=port)
+        (folder / "settings").write_text(settings)
+        command = [path, "-DFOREGROUND", "-f", str(folder / "settings")]
+        with running(Server(command, port, folder / "log")) as server:
+            yield server, folder / "root"
+
+
 @contextmanager
 def webdav(folder: Path, root: Path, *, readonly: bool = False) -> Iterator[Server]:
     """Run WsgiDAV over a folder, for the user ``alice`` with the password ``secret``.
@@ -251,6 +310,7 @@ def webdav(folder: Path, root: Path, *, readonly: bool = False) -> Iterator[Serv
         "simple_dc": {"user_mapping": {"*": {"alice": {"password": "secret"}}}},
         "http_authenticator": {"accept_basic": True, "accept_digest": False, "default_to_digest": False},
         "server": "cheroot",
+        "server_args": {"numthreads": 40, "request_queue_size": 100},
         "verbose": 1,
     }
     (folder / "settings.json").write_text(json.dumps(settings))

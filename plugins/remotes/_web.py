@@ -23,6 +23,11 @@ CONNECTIONS = 16
 """Number of connections that are kept, and of requests at a time."""
 PATIENCE = (20.0, 60.0)
 """Seconds to wait for a connection, and for an answer."""
+ATTEMPTS = 4
+"""Number of attempts to connect, or to be answered by a busy server."""
+REPEATED = frozenset({"GET", "HEAD", "PROPFIND", "PUT", "MKCOL", "DELETE"})
+"""Methods of requests that are sent again, as a second one changes nothing."""
+BUSY = frozenset({429, 503})
 LONGEST_LISTING = 2**26
 """Maximum size of the listing of a folder in bytes."""
 OK, CREATED, NO_CONTENT, PARTIAL, MULTI = 200, 201, 204, 206, 207
@@ -64,6 +69,7 @@ class WebFolder:
         try:
             import requests
             from requests.adapters import HTTPAdapter
+            from urllib3 import Retry
         except ImportError as error:
             raise MissingDependency(
                 f"{scheme}:// needs requests, which is not installed. Run: pip install 'compatkit[remotes]' ({error})",
@@ -73,7 +79,16 @@ class WebFolder:
         if not isinstance(headers, Mapping | None):
             raise UsageError(f"Expected headers as a JSON object, got {type(headers).__name__}.")
         session = requests.Session()
-        session.mount(f"{scheme}://", HTTPAdapter(pool_maxsize=CONNECTIONS, pool_block=True))
+        retries = Retry(
+            total=ATTEMPTS - 1,
+            read=1,
+            backoff_factor=0.2,
+            status_forcelist=BUSY,
+            allowed_methods=REPEATED,
+            raise_on_status=False,
+        )
+        adapter = HTTPAdapter(pool_maxsize=CONNECTIONS, pool_block=True, max_retries=retries)
+        session.mount(f"{scheme}://", adapter)
         session.verify = verify
         session.headers.update(headers or {})
         if location.user is not None:

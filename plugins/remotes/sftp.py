@@ -36,8 +36,6 @@ CHANNELS = 4
 """Number of calls at a time, each in a channel of its own; OpenSSH allows 10 in a connection."""
 PATIENCE = 60.0
 """Seconds without an answer after which the server counts as gone."""
-REQUESTS = 64
-"""Number of requests for parts of one range that are sent ahead."""
 PIECE = 2**20
 """Number of bytes written at a time."""
 
@@ -124,7 +122,7 @@ class SftpStore(ObjectStore):
                 left = int(file.stat().st_size or 0) - start
                 if left <= 0:
                     return b""
-                return b"".join(file.readv([(start, min(count, left))], REQUESTS))
+                return b"".join(file.readv([(start, min(count, left))]))
 
     def put(self, path: str, data: bytes) -> None:
         """Write a file, or replace it."""

@@ -30,7 +30,9 @@ SCHEMES = {"webdav": "http", "webdavs": "https"}
 PIECE = 2**20
 """Number of bytes of a large file sent at a time."""
 _DONE = {OK, CREATED, NO_CONTENT}
-_NO_PARENT, _EXISTS, _NOT_ALLOWED, _FAULT = 409, 412, 405, 500
+_FORBIDDEN, _NOT_ALLOWED, _NO_PARENT, _EXISTS, _FAULT = 403, 405, 409, 412, 500
+_NO_FOLDER = {_NO_PARENT, _FAULT, *MISSING}
+"""Statuses for a file whose folder is missing; 500 is Apache's for a move."""
 _DAV = "{DAV:}"
 _PROPERTIES = (
     b'<?xml version="1.0"?><propfind xmlns="DAV:"><prop><resourcetype/><getcontentlength/></prop></propfind>'
@@ -146,12 +148,12 @@ class WebDavStore(ObjectStore):
     def _draft(self, data: Any) -> Iterator[str]:
         """Write a file in ``tmp`` and yield its path; an error removes it."""
         draft = f"tmp/{uuid4().hex}"
-        with self.web.send("PUT", draft, {*_DONE, _NO_PARENT, *MISSING}, data=data) as response:
+        with self.web.send("PUT", draft, {*_DONE, *_NO_FOLDER}, data=data) as response:
             written = response.status_code in _DONE
         if not written:
             self._make_parents(draft)
             if isinstance(data, _Reported):
-                data.rewind()
+                data.seek(0)
             self.web.send("PUT", draft, _DONE, data=data).close()
         try:
             yield draft
@@ -163,11 +165,10 @@ class WebDavStore(ObjectStore):
     def _move(self, draft: str, path: str, *, overwrite: bool) -> bool:
         """Move a draft to its place, whose folder is made where it is missing; return False if it is taken."""
         headers = {"Destination": self.web.address(path), "Overwrite": "T" if overwrite else "F"}
-        with self.web.send(
-            "MOVE", draft, {*_DONE, _NO_PARENT, _EXISTS, *MISSING}, headers=headers
-        ) as response:
+        expected = {*_DONE, *_NO_FOLDER, _EXISTS}
+        with self.web.send("MOVE", draft, expected, headers=headers) as response:
             status = response.status_code
-        if status in (_NO_PARENT, *MISSING):
+        if status in _NO_FOLDER:
             self._make_parents(path)
             with self.web.send("MOVE", draft, {*_DONE, _EXISTS}, headers=headers) as response:
                 status = response.status_code
@@ -185,10 +186,15 @@ class WebDavStore(ObjectStore):
 
     def _make(self, folder: str) -> int:
         """Make a folder of the remote; return the status."""
-        # WsgiDAV answers 500 where another request made it first; what else is wrong shows when a file is written
-        expected = {*_DONE, _NOT_ALLOWED, _NO_PARENT, _FAULT}
-        with self.web.send("MKCOL", f"{folder}/", expected) as response:
-            return response.status_code
+        answers = {*_DONE, _NOT_ALLOWED, _NO_PARENT}
+        with self.web.send("MKCOL", f"{folder}/", {*answers, _FORBIDDEN, _FAULT}) as response:
+            status = response.status_code
+        if (
+            status not in answers
+        ):  # so Apache and WsgiDAV answer where another request makes it at the same time
+            with self.web.send("MKCOL", f"{folder}/", answers) as response:
+                status = response.status_code
+        return status
 
     def _make_root(self) -> None:
         """Make the folder of the remote, and those above it that the user may make."""
@@ -197,17 +203,17 @@ class WebDavStore(ObjectStore):
         for depth in range(1, len(parts) + 1):
             above = attrs.evolve(self.web, url=f"{start.scheme}://{start.netloc}/{'/'.join(parts[:depth])}")
             with suppress(OSError):
-                above.send("MKCOL", "", {*_DONE, _NOT_ALLOWED, _FAULT}).close()
+                above.send("MKCOL", "", {*_DONE, _NOT_ALLOWED}).close()
 
     def _delete(self, path: str) -> None:
         self.web.send("DELETE", path, {*_DONE, *MISSING}).close()
 
 
 class _Reported:
-    """A file whose reading is reported; requests sends it in parts, as it has a length."""
+    """A file whose reading is reported; requests sends it in parts, and from the start where it tries again."""
 
     def __init__(self, file: Any, progress: Callable[[int], None]) -> None:
-        self._file, self._progress, self._size, self._sent = file, progress, file.seek(0, 2), 0
+        self._file, self._progress, self._size = file, progress, file.seek(0, 2)
         file.seek(0)
 
     def __len__(self) -> int:
@@ -219,15 +225,17 @@ class _Reported:
     def read(self, size: int = -1) -> bytes:
         """Return the next bytes."""
         data: bytes = self._file.read(size)
-        self._sent += len(data)
         self._progress(len(data))
         return data
 
-    def rewind(self) -> None:
-        """Begin again."""
-        self._progress(-self._sent)
-        self._sent = 0
-        self._file.seek(0)
+    def tell(self) -> int:
+        """Return the position."""
+        return self._file.tell()
+
+    def seek(self, position: int) -> None:
+        """Go back to a position."""
+        self._progress(position - self._file.tell())
+        self._file.seek(position)
 
 
 def _read_properties(answer: ElementTree.Element) -> Iterator[tuple[str, Entry]]:

@@ -113,7 +113,20 @@ def webdav_site(folder: Path, stack: ExitStack) -> Site:
     )
 
 
-SITES = {"ceph": ceph_site, "s3rver": s3rver_site, "sftp": sftp_site, "webdav": webdav_site}
+def apache_site(folder: Path, stack: ExitStack) -> Site:
+    server, _ = stack.enter_context(servers.apache())
+    address = f"webdav://alice:secret@{server.host}/dav/deep/parts"
+    strangers = (address.replace("secret", "wrong"), address.replace("alice:secret@", ""))
+    return Site(address, {}, server, tuple((stranger, {}) for stranger in strangers), exclusive=False)
+
+
+SITES = {
+    "ceph": ceph_site,
+    "s3rver": s3rver_site,
+    "sftp": sftp_site,
+    "wsgidav": webdav_site,
+    "apache": apache_site,
+}
 
 
 @pytest.fixture(autouse=True)
@@ -386,6 +399,14 @@ def test_a_web_server_that_lists_folders_is_read_and_never_written(
         publish(source, "news", 9)
         with pytest.raises(EnvironmentFailure, match="can only be read"):
             push(source, address)
+
+
+def test_apache_lists_folders_too(tmp_path: Path, source: Store, publish: Publish):
+    publish(source, "a_name/that-is/longer.than.a-column_of_its_listing", 7)
+    with servers.apache() as (server, root):
+        shutil.copytree(source.root, root / "parts")
+        copy, report = clone(f"http://{server.host}/files/parts", tmp_path / "copy")
+        assert len(report.check().created) == 4 and content(copy.root) == content(source.root)
 
 
 REFUSING = {
