@@ -1,6 +1,7 @@
 """Errors that compatkit raises: one root class, each with a stable code, an exit code and a subject.
 
-A message says what was expected, what was given, which object is concerned and what to do.
+A message says what was expected, what was given, which object is concerned and what to do. Credentials in it are
+removed, whoever wrote it.
 """
 
 from __future__ import annotations
@@ -8,6 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from typing import Any, ClassVar
+
+from compatkit.foundation.credentials import redacted
 
 _AN = re.compile("[AEIOaeio]|[Uu]n(?!i)|ndarray|[FHLMNRSX][A-Z]")
 """Starts of names that take the article "an": int, OrderedDict, Unfold, LSTM."""
@@ -65,11 +68,12 @@ class CompatkitError(Exception):
     exit_code: ClassVar[int] = 1
 
     def __init__(self, message: str, *, subject: Any = None) -> None:
-        super().__init__(message)
-        self.subject = subject
+        super().__init__(redacted(message) if isinstance(message, str) else message)
+        self.subject = redacted(subject, known=False) if type(subject) is str else subject
 
     def add_note(self, note: str, /) -> None:
         """Append a sentence to the message, once, so that the command line and JSON reports show it too."""
+        note = redacted(note)
         if not str(self).endswith(note):
             self.args = (f"{self} {note}", *self.args[1:])
 

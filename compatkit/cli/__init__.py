@@ -25,6 +25,7 @@ import click
 from compatkit.cli.command_line import CommandLine, json_option, plugin_option, quiet_option, registry_option
 from compatkit.cli.output import clean, emit, is_main_process, only_json, report_text, warn
 from compatkit.errors import CompatkitError, EnvironmentFailure, IncompatibleError, PolicyBroken, suggest
+from compatkit.foundation.credentials import redacted
 
 COMMANDS = {
     "adapt": "Adapt an extractor to unlabeled images.",
@@ -210,7 +211,7 @@ def _run(words: list[str], machine: bool) -> int:
         if wants_traceback or failure.exit_code == DEFECT:
             import traceback
 
-            click.echo(clean(traceback.format_exc()), err=True)
+            click.echo(clean(redacted(traceback.format_exc())), err=True)
     return _report(failure, machine)
 
 
@@ -266,9 +267,10 @@ def _report(failure: Failure, machine: bool) -> int:
     """Print a failure, and return its exit code."""
     if not is_main_process():
         time.sleep(HEAD_START)
-    plain = f"[{failure.code}] {clean(failure.message)}"
+    message = redacted(failure.message)
+    plain = f"[{failure.code}] {clean(message)}"
     if machine:
-        error = {"code": failure.code, "message": failure.message, "report": failure.details}
+        error = {"code": failure.code, "message": message, "report": failure.details}
         try:
             return emit({"error": error}, failure.exit_code)
         except BrokenPipeError:

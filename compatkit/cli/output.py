@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import click
 
 from compatkit.cli.command_line import command_line
+from compatkit.foundation.credentials import redacted
 
 if TYPE_CHECKING:
     from compatkit.contracts.report import Report
@@ -45,25 +46,40 @@ def emit(value: Any, code: int = 0) -> int:
         value: JSON values; paths are written as text.
         code: Exit code of the command.
     """
-    click.echo(json.dumps(value, indent=2, default=os.fspath), file=_stream.get())
+    text = json.dumps(_without_credentials(value), indent=2, default=os.fspath)
+    click.echo(text, file=_stream.get())
     return code
+
+
+def _without_credentials(value: Any) -> Any:
+    """Return a JSON value with all of its texts redacted."""
+    if isinstance(value, str):
+        return redacted(value, known=False)
+    if isinstance(value, os.PathLike):
+        return redacted(os.fsdecode(value), known=False)
+    if isinstance(value, Mapping):
+        return {
+            redacted(key, known=False) if isinstance(key, str) else key: _without_credentials(item)
+            for key, item in value.items()
+        }
+    return [_without_credentials(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def news(text: str) -> None:
     """Print progress information to standard error, apart from results."""
-    click.echo(clean(text), err=True)
+    click.echo(clean(redacted(text)), err=True)
 
 
 def warn(text: str) -> None:
     """Warn on standard error."""
-    click.echo(f"{click.style('warning', fg='yellow', bold=True)} {clean(text)}", err=True)
+    click.echo(f"{click.style('warning', fg='yellow', bold=True)} {clean(redacted(text))}", err=True)
 
 
 def clean(text: str) -> str:
-    """Return ``text`` with control characters escaped, except line breaks."""
+    """Return ``text`` without credentials, and with control characters escaped, except line breaks."""
     from compatkit.reports.wording import visible
 
-    return "\n".join(map(visible, text.split("\n")))
+    return "\n".join(map(visible, redacted(text, known=False).split("\n")))
 
 
 def width() -> int:
@@ -151,7 +167,7 @@ def next_step(*words: object, before: str = "next", registry: bool = True) -> No
     import shlex
 
     same = command_line().words if registry else ()
-    click.echo(f"{before}: {shlex.join(['compatkit', *same, *map(str, words)])}")
+    click.echo(f"{before}: {redacted(shlex.join(['compatkit', *same, *map(str, words)]), known=False)}")
 
 
 def report_text(report: Report, *, verbose: bool = False) -> str:

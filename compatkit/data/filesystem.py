@@ -13,6 +13,7 @@ from typing import IO, Any
 import attrs
 
 from compatkit.errors import DataError, EnvironmentFailure, MissingDependency
+from compatkit.foundation.credentials import has_secret
 
 CHANGE_KEYS = frozenset(
     {"mtime", "created", "ETag", "LastModified", "Last-Modified", "last_modified", "md5", "updated"}
@@ -119,7 +120,7 @@ def find_files(address: str, extension: str) -> tuple[FileSystem, str, list[str]
     """
     if "::" in address:
         raise DataError(f"{address}: chained URLs ('::') are not supported.", subject=address)
-    if re.search(r"://[^/]*@", address):
+    if has_secret(address):
         raise DataError(
             "The address of a data set is stored and shown, so it must not contain credentials. Set them in the "
             "environment or in fsspec's configuration."

@@ -10,6 +10,7 @@ import re
 from urllib.parse import unquote
 
 from compatkit.errors import UsageError, near
+from compatkit.foundation.credentials import redacted, redacted_address
 
 REMOTE = frozenset(
     "s3 s3a gs gcs az abfs abfss adl wasb oss oci r2 hf http https ftp ftps sftp ssh hdfs webdav webdavs".split()
@@ -20,7 +21,6 @@ FILES = frozenset({"file", "local"})
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://(.*)", re.DOTALL)
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 _NAME = re.compile(r"([a-z][a-z0-9_-]{1,63}):")
-_SECRET = re.compile(r"(?<=:)(/*)[^/@]*@")
 
 
 def normalized(address: str | os.PathLike[str]) -> str:
@@ -34,7 +34,7 @@ def normalized(address: str | os.PathLike[str]) -> str:
             path on another system; or no text at all.
     """
     if not isinstance(address, str | os.PathLike):
-        raise UsageError(f"Expected a path or an address, got {address!r:.80}.", subject=address)
+        raise UsageError(f"Expected a path or an address, got {redacted(repr(address)):.80}.")
     text = os.fsdecode(address)
     if "::" in text and "://" in text:
         raise _refused(text, "chains file systems by '::', which is not supported; name one")
@@ -82,8 +82,9 @@ def remote_name(address: object) -> str | None:
 
 
 def shown(address: str) -> str:
-    """Return an address without user and password."""
-    return _SECRET.sub(r"\1", address).rstrip("/") if _SCHEME.match(address) else address
+    """Return an address without credentials."""
+    text = redacted_address(address)
+    return text.rstrip("/") if _SCHEME.match(text) else text
 
 
 def _file_url(text: str, rest: str) -> str:

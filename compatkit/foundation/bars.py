@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
+from compatkit.foundation.credentials import redacted
 from compatkit.foundation.display import visible
 
 Progress = Callable[[int, int, str], None]
@@ -72,7 +73,7 @@ class Lines:
             return
         self._reported = now
         count = f"{done:,} of {total:,}" if total else f"{done:,}"
-        item = f"; {visible(what)}" if what else ""
+        item = f"; {visible(redacted(what))}" if what else ""
         print(f"{self._title}: {count}{self._unit}{item}", file=sys.stderr, flush=True)
 
 

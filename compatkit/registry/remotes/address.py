@@ -10,6 +10,7 @@ from typing import Any
 
 from compatkit.errors import CompatkitError, PluginError, UnknownName, UsageError, type_of
 from compatkit.foundation.addresses import is_url, normalized, shown
+from compatkit.foundation.credentials import redacted, remember, safe_cause
 from compatkit.registry.opening import AnyRegistry, open_store_of
 from compatkit.registry.remotes import failures, named
 from compatkit.registry.remotes.files import Files, convert_errors
@@ -56,8 +57,8 @@ def locate(remote: AnyRegistry | Located, options: Mapping[str, Any] | None = No
         return store.root
     if not isinstance(remote, str | os.PathLike) or not os.fsdecode(remote).strip():
         raise UsageError(
-            f"Expected a folder, an address such as s3://bucket/parts or a Registry, got {remote!r:.100}.",
-            subject=remote,
+            "Expected a folder, an address such as s3://bucket/parts or a Registry, got "
+            f"{redacted(repr(remote)):.100}.",
         )
     address = normalized(remote)
     if is_url(address):
@@ -77,8 +78,11 @@ def parse_options(words: tuple[str, ...]) -> dict[str, Any]:
     for word in words:
         key, mark, value = word.partition("=")
         if not mark or not key.isidentifier():
+            given = (
+                f"the key {redacted(key)!r:.40}" if mark else "a word without ="
+            )  # which may be a secret alone
             raise UsageError(
-                f"Expected an option key=value, such as endpoint_url=http://127.0.0.1:9000, got {key!r:.40}."
+                f"Expected an option key=value, such as endpoint_url=http://127.0.0.1:9000, got {given}."
             )
         try:
             options[key] = json.loads(value)
@@ -100,6 +104,7 @@ def open_address(address: str, options: Mapping[str, Any] | None = None) -> Loca
     """
     from compatkit.plugins.discovery import find, names
 
+    remember(address, options)
     url = shown(address)
     try:
         offer = find("remotes", address.partition("://")[0].replace("-", "_"))
@@ -119,11 +124,13 @@ def open_address(address: str, options: Mapping[str, Any] | None = None) -> Loca
                 f"{url}: {str(error).rstrip('.')}. Check the address and the options. Installed remotes: "
                 f"{', '.join(names('remotes'))}.",
                 subject=url,
-            ) from error
+            ) from safe_cause(error)
         if failures.is_environmental(error):
             with convert_errors(url, "open", ""):
                 raise
-        raise offer.owner.error(f"could not open {url}: {type(error).__name__}: {error}") from error
+        raise offer.owner.error(f"could not open {url}: {type(error).__name__}: {error}") from safe_cause(
+            error
+        )
     if isinstance(remote, Path):
         return remote.absolute()
     if isinstance(remote, PackageStore):

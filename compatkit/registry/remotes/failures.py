@@ -14,6 +14,8 @@ from collections.abc import Iterator
 
 import attrs
 
+from compatkit.foundation.credentials import redacted
+
 _REPLY = re.compile(r"([1-5]\d\d)[ -]")
 """Start of a server's reply in FTP."""
 _EMPTY = re.compile(r"(?:^\[Errno \d+\] |^|: )None$|^\[Errno None\] ")
@@ -137,10 +139,10 @@ def is_environmental(error: BaseException) -> bool:
 
 
 def described(error: BaseException) -> str:
-    """Return the first message in a chain of errors, with the class of the first one."""
+    """Return the first message in a chain of errors, with the class of the first one and without credentials."""
     texts = (_EMPTY.sub("", str(item)).strip() for item in chain(error))
     told = (text for text in texts if text)
-    return f"{next(told, type(error).__name__):.300} ({type(error).__name__})"
+    return f"{redacted(next(told, type(error).__name__)):.300} ({type(error).__name__})"
 
 
 def http_status(error: BaseException) -> int | None:

@@ -6,7 +6,6 @@ read in ranges.
 
 from __future__ import annotations
 
-import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +16,7 @@ from typing import TypeVar
 import attrs
 
 from compatkit.errors import CompatkitError, EnvironmentFailure, UsageError
+from compatkit.foundation.credentials import safe_cause
 from compatkit.registry.remotes import failures
 from compatkit.registry.remotes.objectstore import ObjectStore
 
@@ -26,7 +26,6 @@ WORKERS = 16
 """Number of small requests in parallel."""
 MAX_REQUESTS = 64
 """Maximum number of files or folders requested one by one; for more, everything is listed."""
-_SECRET = re.compile(r"(?<=://)[^/@\s]*@")
 _VERBS = {"size": "look at", "put": "write", "upload": "write", "commit": "commit to"}
 """Verbs for messages, where they differ from the operation."""
 
@@ -50,7 +49,7 @@ class Files:
         exclusive: Whether exactly one of several simultaneous writers can create a file; None if not known yet.
     """
 
-    store: ObjectStore
+    store: ObjectStore = attrs.field(repr=False)
     url: str
     exclusive: bool | None = attrs.field(init=False)
     _slots: threading.Semaphore = attrs.field(init=False)
@@ -193,11 +192,11 @@ def convert_errors(url: str, operation: str, path: str) -> Iterator[None]:
         if isinstance(error, TypeError) and "keyword argument" in str(error):
             raise UsageError(
                 f"{url}: its file system does not accept an option: {error}.", subject=url
-            ) from error
+            ) from safe_cause(error)
         address = f"{url}/{path}" if path else url
         action = f"{_VERBS.get(operation, operation)} {address}"
-        cause = _SECRET.sub("", failures.described(error))
         raise EnvironmentFailure(
-            f"could not {action}: {cause}; {failures.remedy(error)}. Repeat the command to continue.",
+            f"could not {action}: {failures.described(error)}; {failures.remedy(error)}. Repeat the command to "
+            "continue.",
             subject=address,
-        ) from error
+        ) from safe_cause(error)

@@ -41,7 +41,7 @@ class Packages:
         url: Address for messages, without secrets.
     """
 
-    store: PackageStore
+    store: PackageStore = attrs.field(repr=False)
     url: str
 
     def read(self, patterns: Sequence[str], refused: list[Refusal]) -> Iterator[Package]:

@@ -1,0 +1,209 @@
+"""Remove credentials from texts: users, passwords, tokens and signatures in addresses, options and headers.
+
+Every error of compatkit passes its message through ``redacted``, and so does everything that the command line prints.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+from urllib.parse import parse_qsl, quote, quote_plus, unquote
+
+_HARMLESS = frozenset("accept accept-encoding accept-language content-type user-agent".split())
+"""Headers without secrets."""
+HIDDEN = "***"
+"""Stands for a value that was removed."""
+SHORTEST = 4
+"""Least length of a value that is removed wherever it occurs; shorter ones would garble messages."""
+_SCHEMES = "s3a? gcs? az abfss? adl wasbs? oss r2 hf https? webdavs? webhdfs hdfs ftps? sftp ssh".split()
+"""Schemes that also begin an address whose slashes are missing."""
+_BUCKETS = frozenset("s3 s3a gs gcs r2 oss hf".split())
+"""Schemes whose addresses have no port."""
+_START = rf"(?:(?<![A-Za-z0-9+.-])(?:{'|'.join(_SCHEMES)})\b(?::/*|/*:/+|//)|(?<![A-Za-z0-9+.-])[A-Za-z0-9+.-]{{2,}}://)"
+_ADDRESS = re.compile(rf"({_START})((?:(?!{_START})\S)*)", re.IGNORECASE)
+_WHOLE = re.compile(rf"({_START})(.*)", re.IGNORECASE | re.DOTALL)
+_HOST = re.compile(r"(?:\[[^\]\s]*\]|[^\s:\[\]]*)(?::\d*)?")
+_NAME = (
+    r"(?:[\w-]*(?:secret|passw(?:or)?d|passwd|passphrase|token|signature|credentials?|api_?-?key|account_?-?key"
+    r"|access_?-?key(?:_?-?id)?|private_?-?key|encryption_?-?key|assertion|authorization)|pwd|pass|sig|auth|jwt|sas"
+    r"|GoogleAccessId|AWSAccessKeyId)"
+)
+"""Names of options and parameters whose values are secret."""
+_OPTION_NAME = re.compile(rf"{_NAME}|key|password.*|.*cookies?|connection_string", re.IGNORECASE)
+_QUERY = re.compile(
+    rf"([?&#;](?:{_NAME}|[\w-]*key|code|hmac|session|ticket)=)(?!\*\*\*)[^\s&#;\"'<>)\]}}]+", re.IGNORECASE
+)
+_FRAGMENT = re.compile(
+    r"(?<=\S)#(?=[^\s=]{0,200}\d)(?=[^\s=]{0,200}[a-z])(?=[^\s=]{0,200}[A-Z])[\w+/.~-]{20,}(?!=)"
+)
+"""A fragment that is no word but a token."""
+_VALUE = r"(?!(?:\w+ )?(?:\*\*\*|\.\.\.)|value\b|None\b|<)"
+_TEXT = (
+    (
+        re.compile(
+            rf"(authorization['\"]?\s*[:=]\s*b?['\"]?(?:\w+\s+(?=[^\s,;'\"]))?){_VALUE}[^\s,;'\"<>)\]}}]+",
+            re.IGNORECASE,
+        ),
+        rf"\1{HIDDEN}",
+    ),
+    # name=value, also within quotes; "name": "value" of JSON and of dictionaries; Password: value
+    (re.compile(rf"(?<![\w-])({_NAME}\s?=\s?)(['\"])(?!\*\*\*).*?\2", re.IGNORECASE), rf"\1\2{HIDDEN}\2"),
+    (re.compile(rf"(?<![\w-])({_NAME}=){_VALUE}[^\s,;&\"'<>)\]}}]+", re.IGNORECASE), rf"\1{HIDDEN}"),
+    (
+        re.compile(r"(?<![\w-])(key=)(?=[^\s,;&)]{0,200}\d)[\w/+=.~%-]{8,}", re.IGNORECASE),
+        rf"\1{HIDDEN}",
+    ),
+    (
+        re.compile(rf"((['\"]){_NAME}\2\s*:\s*b?)(['\"])(?!\*\*\*|(?:\w+ )?\.\.\.).*?\3", re.IGNORECASE),
+        rf"\1\3{HIDDEN}\3",
+    ),
+    (
+        re.compile(
+            r"(?<![\w-])((?:pass(?:word|wd|phrase)|secret_?(?:access_?)?key|api_?key|access_token|client_secret"
+            r"|x-[a-z-]*(?:token|key)|(?:set-)?cookie):\s?)(?![a-z]+(?![^\s.,;]))(?!\*\*\*|\.\.\.|<)[^\s,;\"'<>)\]}]+",
+            re.IGNORECASE,
+        ),
+        rf"\1{HIDDEN}",
+    ),
+    # headers
+    (re.compile(r"\b(Bearer\s+)(?=[^\s'\"]*\d)[\w.~+/=-]{6,}", re.IGNORECASE), rf"\1{HIDDEN}"),
+    (re.compile(r"\b(Basic\s+)(?=[A-Za-z0-9+/]*[0-9=])[A-Za-z0-9+/]{6,}={0,2}"), rf"\1{HIDDEN}"),
+    # tokens that tell what they are
+    (
+        re.compile(r"(?<![A-Za-z0-9])A[KS]IA[A-Z0-9]{12,}(?:[\s:,/]+[A-Za-z0-9/+=]{40}(?![A-Za-z0-9/+=]))?"),
+        HIDDEN,
+    ),
+    (
+        re.compile(
+            r"(?<![A-Za-z0-9])(?:(?:hf|api_org)_[A-Za-z0-9]{8,}|gh[pousr]_[A-Za-z0-9]{16,}|github_pat_\w{16,}"
+            r"|glpat-[\w-]{16,}|xox[abeprs]-[\w-]{10,}|sk-[\w-]{20,}|AIza[\w-]{30,}|ya29\.[\w-]{16,}"
+            r"|eyJ[\w-]{6,4000}\.[\w-]{4,}\.[\w-]*)"
+        ),
+        HIDDEN,
+    ),
+    (re.compile(r"(-----BEGIN [A-Z ]*PRIVATE KEY-----).*?(?:(?=-----END)|\Z)", re.DOTALL), rf"\1{HIDDEN}"),
+)
+_ENCODED = re.compile(r"(%3A(?:%2F|/){2})[^\s&]{0,500}?%40(?=[^\s&%]*)", re.IGNORECASE)
+_HINT = re.compile(
+    r"[=#]|%40|pass|key|token|secret|cookie|auth|bearer|basic|a[ks]ia|hf_|api_org|gh[pousr]_|github_pat|glpat|xox|sk-"
+    r"|ya29|eyj|aiza|cred|sig|assert|jwt|sas|pwd",
+    re.IGNORECASE,
+)
+"""A part of every credential but those before ``@``; most texts have none and are not searched further."""
+_known: dict[str, None] = {}
+
+
+def redacted(text: str, *, known: bool = True) -> str:
+    """Return a text without credentials; one without any is returned as it is.
+
+    Of an address, user and password are left out, with everything between its scheme and the ``@`` before its host.
+    Values of secret parameters, options and headers, and tokens that can be told by their form, become ``***``.
+
+    Args:
+        text: An address, or any text that may contain some.
+        known: Whether to remove also the values that ``remember`` was told.
+    """
+    if known:
+        for value in sorted(_known, key=len, reverse=True):
+            if value in text:
+                text = re.sub(rf"(?<![A-Za-z0-9]){re.escape(value)}(?![A-Za-z0-9])", HIDDEN, text)
+    if not _HINT.search(text) and not ("@" in text and (":" in text or "//" in text)):
+        return text
+    text = _ENCODED.sub(r"\1", _ADDRESS.sub(_without_user, text))
+    text = _FRAGMENT.sub(f"#{HIDDEN}", _QUERY.sub(rf"\1{HIDDEN}", text))
+    for pattern, replacement in _TEXT:
+        text = pattern.sub(replacement, text)
+    return text
+
+
+def redacted_address(address: str) -> str:
+    """Return an address without credentials, whatever characters, such as blanks, they consist of."""
+    match = _WHOLE.match(address)
+    return redacted(address if match is None else _without_user(match))
+
+
+def has_secret(address: str) -> bool:
+    """Return whether an address contains a user, password, token or signature, so that it is not to be stored."""
+    match = _WHOLE.match(address)
+    return (match is not None and _without_user(match) != address) or redacted(
+        address, known=False
+    ) != address
+
+
+def remember(address: str, options: Mapping[str, Any] | None = None) -> None:
+    """Have ``redacted`` remove the secrets of an address and of options from all texts of this process.
+
+    Args:
+        address: Address that a remote is opened with.
+        options: Options for its plugin; values of those that are named like a secret, at any depth.
+    """
+    for secret in {*_secrets_of_address(address), *_secrets_of_options(options or {})}:
+        for form in (secret, unquote(secret), quote(secret, safe=""), quote_plus(secret), repr(secret)[1:-1]):
+            if len(form) >= SHORTEST and form.strip("*"):
+                _known[form] = None
+
+
+def safe_cause(error: BaseException) -> BaseException | None:
+    """Return an error to be the cause of another one, or None if a traceback would show a credential with it."""
+    seen: set[int] = set()
+    cause: BaseException | None = error
+    while cause is not None and id(cause) not in seen:
+        seen.add(id(cause))
+        text = str(cause)
+        if redacted(text) != text:
+            return None
+        cause = cause.__cause__ or cause.__context__
+    return error
+
+
+def _without_user(match: re.Match[str]) -> str:
+    start, rest = match[1], match[2]
+    authority, slash, path = rest.partition("/")
+    user, at, host = authority.rpartition("@")
+    if at:
+        if user == "git" or user == HIDDEN:
+            return match[0]
+        if (
+            ":" in user and "@" in path
+        ):  # perhaps a password with @ and /: what follows the first @ may be part of it
+            return f"{start}{HIDDEN}@{path.rpartition('@')[2]}"
+        return f"{start}{host}{slash}{path}"
+    has_port = start.partition(":")[0].lower() not in _BUCKETS or ":" not in authority
+    if "@" not in path or (has_port and _HOST.fullmatch(authority)):
+        return match[0]
+    return f"{start}{path.rpartition('@')[2]}"
+
+
+def _secrets_of_address(address: str) -> Iterator[str]:
+    match = _WHOLE.match(address)
+    if match is None:
+        return
+    rest, shown = match[2], _without_user(match)
+    if shown != address:
+        shown_rest = shown[len(match[1]) :].removeprefix(f"{HIDDEN}@")
+        user, colon, password = rest.removesuffix(shown_rest).removesuffix("@").partition(":")
+        if password:
+            yield password
+            yield base64.b64encode(f"{unquote(user)}:{unquote(password)}".encode()).decode()
+        elif not colon and len(user) >= 2 * SHORTEST:
+            yield user
+    for part in re.split(r"[?#]", rest)[1:]:
+        for name, value in parse_qsl(part):
+            if _OPTION_NAME.fullmatch(name):
+                yield value
+
+
+def _secrets_of_options(options: Mapping[Any, Any], *, secret: bool = False) -> Iterator[str]:
+    """Yield the texts in options whose name, or that of a mapping around them, is that of a secret."""
+    for name, value in options.items():
+        is_secret = bool(_OPTION_NAME.fullmatch(str(name))) or (secret and str(name).lower() not in _HARMLESS)
+        values = value if isinstance(value, list | tuple) else (value,)
+        for item in values:
+            if isinstance(item, Mapping):
+                yield from _secrets_of_options(item, secret=is_secret or "header" in str(name).lower())
+            elif is_secret and isinstance(item, str | bytes | int) and not isinstance(item, bool):
+                text = item.decode(errors="replace") if isinstance(item, bytes) else str(item)
+                yield text
+                yield text.partition(" ")[2]  # Bearer TOKEN
