@@ -209,24 +209,35 @@ def sshd(folder: Path, *, readonly: bool = False) -> Iterator[SshServer]:
 
 
 @contextmanager
-def nginx(folder: Path, root: Path, location: str = "autoindex on;") -> Iterator[Server]:
+def nginx(
+    folder: Path, root: Path, location: str = "autoindex on;", *, tls: bool = False
+) -> Iterator[Server]:
     """Run nginx over a folder, which it only reads.
 
     Args:
         folder: Folder for its settings and temporary files.
         root: Folder that it serves.
         location: Settings of ``location /``.
+        tls: Whether it speaks TLS, with ``certificate.pem`` in ``folder``, which nobody trusts.
     """
     path, port = program("nginx", "apt-get install nginx-light", "/usr/sbin"), free_port()
     folder.mkdir(parents=True, exist_ok=True)
     kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
     temporary = " ".join(f"{kind}_temp_path {folder}/{kind};" for kind in kinds)
     user = f"user {getpass.getuser()};" if os.geteuid() == 0 else ""
+    files = folder / "certificate.pem", folder / "key.pem"
+    if tls:
+        openssl = program("openssl", "apt-get install openssl")
+        subject = ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"]
+        command = [openssl, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *subject]
+        subprocess.run([*command, "-out", files[0], "-keyout", files[1]], check=True, capture_output=True)
+    encrypted = f"ssl_certificate {files[0]}; ssl_certificate_key {files[1]};" if tls else ""
+    listen = f"listen 127.0.0.1:{port}{' ssl' if tls else ''}; {encrypted}"
     (folder / "settings").write_text(
         f"{user} daemon off; pid {folder}/pid; error_log {folder}/log; worker_processes 1;\n"
         "events { worker_connections 256; }\n"
         f"http {{ access_log {folder}/requests; {temporary}\n"
-        f"  server {{ listen 127.0.0.1:{port}; root {root}; location / {{ {location} }} }} }}\n"
+        f"  server {{ {listen} root {root}; location / {{ {location} }} }} }}\n"
     )
     with running(Server([path, "-c", str(folder / "settings")], port, folder / "output")) as server:
         yield server

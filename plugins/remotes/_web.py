@@ -27,6 +27,8 @@ ATTEMPTS = 4
 """Number of attempts to connect, or to be answered by a busy server."""
 REPEATED = frozenset({"GET", "HEAD", "PROPFIND", "PUT", "MKCOL", "DELETE"})
 """Methods of requests that are sent again, as a second one changes nothing."""
+READING = frozenset({"GET", "HEAD", "PROPFIND"})
+"""Methods that follow a redirection; writing to the page of a login would look like success."""
 BUSY = frozenset({429, 503})
 LONGEST_LISTING = 2**26
 """Maximum size of the listing of a folder in bytes."""
@@ -45,10 +47,12 @@ class WebFolder:
     Attributes:
         url: Address of the folder, without user, password and slash at the end.
         session: Connections of requests.
+        verify: Whether certificates are checked, or a file with certificate authorities.
     """
 
     url: str
     session: Session
+    verify: bool | str
 
     @classmethod
     def open(
@@ -89,12 +93,11 @@ class WebFolder:
         )
         adapter = HTTPAdapter(pool_maxsize=CONNECTIONS, pool_block=True, max_retries=retries)
         session.mount(f"{scheme}://", adapter)
-        session.verify = verify
         session.headers.update(headers or {})
         if location.user is not None:
             session.auth = (location.user, location.password or "")
         path = quote(location.path.rstrip("/"), safe="/@")
-        return cls(f"{scheme}://{location.netloc}{path}", session)
+        return cls(f"{scheme}://{location.netloc}{path}", session, verify)
 
     def send(self, method: str, path: str, expected: Iterable[int] = (OK,), **settings: Any) -> Response:
         """Send a request, and return the answer; its content is not read yet.
@@ -110,7 +113,15 @@ class WebFolder:
         """
         from requests import HTTPError
 
-        response = self.session.request(method, self.address(path), timeout=PATIENCE, stream=True, **settings)
+        response = self.session.request(
+            method,
+            self.address(path),
+            timeout=PATIENCE,
+            stream=True,
+            verify=self.verify,
+            allow_redirects=method in READING,
+            **settings,
+        )
         if response.status_code not in expected:
             response.close()
             raise HTTPError(f"{response.status_code} {response.reason}", response=response)
@@ -122,7 +133,7 @@ class WebFolder:
 
     def size(self, path: str) -> int | None:
         """Return the size of a file; None if there is none."""
-        with self.send("HEAD", path, {OK, *MISSING}, allow_redirects=True, headers=_PLAIN) as response:
+        with self.send("HEAD", path, {OK, *MISSING}, headers=_PLAIN) as response:
             if response.status_code in MISSING or response.url.endswith("/"):  # a folder
                 return None
             length = response.headers.get("Content-Length", "")

@@ -243,6 +243,75 @@ def test_addresses_and_options_that_cannot_be_used_are_refused(
         pull(store, address, options=options)
 
 
+@pytest.mark.parametrize("status", [301, 302, 303, 307])
+def test_writing_to_the_page_of_a_login_is_no_success(source: Store, status: int):
+    class Handler(BaseHTTPRequestHandler):
+        def log_message(self, format: str, *values: Any) -> None:
+            """Say nothing."""
+
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def do_PUT(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(status)
+            self.send_header("Location", "/login")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        do_MKCOL = do_MOVE = do_PUT
+
+    with serving(Handler) as host:
+        remote = locate(f"webdav://{host}/parts")
+        assert isinstance(remote, Files)
+        with pytest.raises(EnvironmentFailure):
+            remote.put("blobs/a", b"x")
+        remote.close()
+
+
+MULTISTATUS = '<d:multistatus xmlns:d="DAV:">{}</d:multistatus>'
+ENTRY = "<d:response><d:href>{{}}</d:href><d:propstat><d:prop>{}</d:prop></d:propstat></d:response>"
+FOLDER = ENTRY.format("<d:resourcetype><d:collection/></d:resourcetype>")
+FILE = ENTRY.format("<d:getcontentlength>{}</d:getcontentlength>")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "<html>Our parts</html>",
+        "<multistatus/>",
+        MULTISTATUS.format("<d:response/>"),
+        MULTISTATUS.format(FILE.format("/parts/refs/a", "many")),
+        MULTISTATUS.format(FILE.format("/elsewhere/a", 1)),
+        MULTISTATUS.format(FILE.format("/parts/refs/a/b", 1)),
+        MULTISTATUS.format(FOLDER.format("/parts/refs/../..")),
+        MULTISTATUS.format(FILE.format("/parts/refs/..%2F..%2Fa", 1)),
+        '<!DOCTYPE a [<!ENTITY b "bbbbbbbbbb">]><a>' + "&b;" * 10,
+    ],
+)
+def test_an_answer_that_is_no_listing_of_the_folder_is_refused(text: str):
+    class Handler(BaseHTTPRequestHandler):
+        def log_message(self, format: str, *values: Any) -> None:
+            """Say nothing."""
+
+        def do_PROPFIND(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(207)
+            self.send_header("Content-Length", str(len(text)))
+            self.end_headers()
+            self.wfile.write(text.encode())
+
+    with serving(Handler) as host:
+        remote = locate(f"webdav://{host}/parts")
+        assert isinstance(remote, Files)
+        with pytest.raises(EnvironmentFailure):
+            remote.sizes("refs")
+        remote.close()
+
+
 def test_a_server_that_never_answers_is_given_up(store: Store, monkeypatch: pytest.MonkeyPatch):
     from compatkit_plugins.remotes import _web
 

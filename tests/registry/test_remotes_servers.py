@@ -409,6 +409,15 @@ def test_apache_lists_folders_too(tmp_path: Path, source: Store, publish: Publis
         assert len(report.check().created) == 4 and content(copy.root) == content(source.root)
 
 
+def test_a_certificate_that_nobody_trusts_is_refused(tmp_path: Path, source: Store):
+    with servers.nginx(tmp_path / "server", source.root, tls=True) as server:
+        with pytest.raises(EnvironmentFailure, match="certificate is not trusted"):
+            clone(f"https://{server.host}", tmp_path / "copy")
+        authority = {"verify": str(tmp_path / "server" / "certificate.pem")}
+        copy, _ = clone(f"https://{server.host}", tmp_path / "copy", options=authority)
+        assert content(copy.root) == content(source.root)
+
+
 REFUSING = {
     "no listing": "autoindex off;",
     "a page for every address": "try_files $uri /page.html;",
