@@ -170,11 +170,7 @@ class Objects:
                 mapped = mmap.mmap(descriptor, state.st_size, access=mmap.ACCESS_COPY)
                 if verify == "never" or self._known(digest, state):
                     return mapped
-                with open(
-                    descriptor, "rb", buffering=0, closefd=False
-                ) as file:  # reading maps no pages into memory
-                    actual = f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
-                self._compare(digest, actual, path, state)
+                self._compare(digest, _file_digest(descriptor), path, state)
                 if _stamp(os.fstat(descriptor)) == _stamp(state):
                     self._stamp(digest, state)
                 return mapped
