@@ -118,10 +118,14 @@ class Withdrawals:
             entry = entry_path(self.name, version, number)
             path, second = self.root / entry, self.root / second_path(self.name, version, number)
             content = _to_bytes(reason, restore)
+            ready = None if before is None else partial(before, entry, content)
             with environment("create", path):
-                if not durable.create_once(second, content, self.root):  # an earlier command was interrupted
+                # before the second file, which a repair would make an entry of
+                if durable.create_once(second, content, self.root, ready):
+                    ready = None
+                else:  # an earlier command was interrupted
                     content = durable.read_finished(second, self.root, limit=LIMIT) or content
-                ready = None if before is None else partial(before, entry, content)
+                    ready = None if before is None else partial(before, entry, content)
                 if durable.create_once(path, content, self.root, ready):
                     return True
             if durable.read_finished(path, self.root, limit=LIMIT) == b"":  # left by an interrupted command

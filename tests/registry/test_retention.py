@@ -93,6 +93,25 @@ def test_what_a_policy_measures_with_stays(several: Store, publish: Publish) -> 
     assert plan.withdrawn == (f"{EYE}@2.0.0", f"{EYE}@3.0.0")
 
 
+def test_a_withdrawal_that_is_refused_leaves_nothing_behind(several: Store) -> None:
+    class Refused(Exception):
+        pass
+
+    def refuse(path: str, content: bytes) -> None:
+        raise Refused
+
+    before = {path: path.stat().st_mtime_ns for path in several.root.rglob("*") if path.is_file()}
+    with pytest.raises(Refused):
+        retention(several).apply(refuse)
+    with pytest.raises(Refused):
+        several.withdraw(EYE, "1.0.0", REASON, before=refuse)
+    assert {path: path.stat().st_mtime_ns for path in several.root.rglob("*") if path.is_file()} == before
+    assert examine(several).faults == ()
+    changes: list[str] = []
+    several.withdraw(EYE, "1.0.0", REASON, before=lambda path, content: changes.append(path))
+    assert changes == [f"refs/{EYE}/@tombstones/1.0.0"]
+
+
 @pytest.mark.parametrize("number", range(12))
 def test_a_killed_call_is_continued_by_the_same_call(
     several: Store, monkeypatch: pytest.MonkeyPatch, number: int

@@ -62,7 +62,8 @@ def check_loads(
             same[version.digest].append(version)
     for count, (digest, found) in enumerate(same.items()):
         if blobs.progress is not None:
-            blobs.progress(count, len(same), f"loads {found[0].label}")
+            item = f"network {count + 1:,} of {len(same):,}, {found[0].label}"
+            blobs.progress(blobs.bytes_read, blobs.bytes_read, item)  # the unit is bytes
         manifest = blobs.manifest(digest)
         if manifest is None:  # collected or replaced in the meantime
             continue
