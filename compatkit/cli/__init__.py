@@ -25,7 +25,7 @@ import click
 from compatkit.cli.command_line import CommandLine, json_option, plugin_option, quiet_option, registry_option
 from compatkit.cli.output import clean, emit, is_main_process, only_json, report_text, warn
 from compatkit.errors import CompatkitError, EnvironmentFailure, IncompatibleError, PolicyBroken, suggest
-from compatkit.foundation.credentials import redacted
+from compatkit.foundation.credentials import redacted, remember
 
 COMMANDS = {
     "adapt": "Adapt an extractor to unlabeled images.",
@@ -155,6 +155,9 @@ def main(arguments: list[str] | None = None) -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a terminal without UTF-8 gets escapes
     output = sys.stdout
+    for word in words:  # before any of them is part of a message
+        name, _, value = word.partition("=")
+        remember(word, {name.lstrip("-"): value})
     try:
         with warnings.catch_warnings(), only_json() if machine else nullcontext():
             warnings.showwarning = lambda message, *where, **more: warn(f"{message}")

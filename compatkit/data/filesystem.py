@@ -120,7 +120,7 @@ def find_files(address: str, extension: str) -> tuple[FileSystem, str, list[str]
     """
     if "::" in address:
         raise DataError(f"{address}: chained URLs ('::') are not supported.", subject=address)
-    if has_secret(address):
+    if re.search(r"://[^/]*@", address) or has_secret(address):
         raise DataError(
             "The address of a data set is stored and shown, so it must not contain credentials. Set them in the "
             "environment or in fsspec's configuration."

@@ -11,19 +11,26 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import parse_qsl, quote, quote_plus, unquote
 
+_LOGINS = frozenset("sftp ssh webdav webdavs ftp ftps".split())
+"""Schemes in whose addresses a user without a password is a name and not a token."""
 _HARMLESS = frozenset("accept accept-encoding accept-language content-type user-agent".split())
 """Headers without secrets."""
 HIDDEN = "***"
 """Stands for a value that was removed."""
 SHORTEST = 4
 """Least length of a value that is removed wherever it occurs; shorter ones would garble messages."""
-_SCHEMES = "s3a? gcs? az abfss? adl wasbs? oss r2 hf https? webdavs? webhdfs hdfs ftps? sftp ssh".split()
-"""Schemes that also begin an address whose slashes are missing."""
+_REMOTES = frozenset(
+    "s3 s3a gs gcs az abfs abfss adl wasb wasbs oss r2 hf http https webdav webdavs webhdfs hdfs ftp ftps sftp "
+    "ssh".split()
+)
+"""Schemes whose addresses begin with a host or bucket; they are recognized also without slashes."""
 _BUCKETS = frozenset("s3 s3a gs gcs r2 oss hf".split())
 """Schemes whose addresses have no port."""
-_START = rf"(?:(?<![A-Za-z0-9+.-])(?:{'|'.join(_SCHEMES)})\b(?::/*|/*:/+|//)|(?<![A-Za-z0-9+.-])[A-Za-z0-9+.-]{{2,}}://)"
+_START = rf"(?:(?<![A-Za-z0-9+.-])(?:{'|'.join(_REMOTES)})\b(?::/*|/*:/+|//)|(?<![A-Za-z0-9+.-])[A-Za-z0-9+.-]{{2,}}://)"
 _ADDRESS = re.compile(rf"({_START})((?:(?!{_START})\S)*)", re.IGNORECASE)
 _WHOLE = re.compile(rf"({_START})(.*)", re.IGNORECASE | re.DOTALL)
+_CUT_OFF = re.compile(r"([^\[:]*:)(?!port\b|\d*\W*\Z)[^\s/]+", re.IGNORECASE)
+"""User and start of a password, of an address that was cut off before ``@``."""
 _HOST = re.compile(r"(?:\[[^\]\s]*\]|[^\s:\[\]]*)(?::\d*)?")
 _NAME = (
     r"(?:[\w-]*(?:secret|passw(?:or)?d|passwd|passphrase|token|signature|credentials?|api_?-?key|account_?-?key"
@@ -109,7 +116,7 @@ def redacted(text: str, *, known: bool = True) -> str:
         for value in sorted(_known, key=len, reverse=True):
             if value in text:
                 text = re.sub(rf"(?<![A-Za-z0-9]){re.escape(value)}(?![A-Za-z0-9])", HIDDEN, text)
-    if not _HINT.search(text) and not ("@" in text and (":" in text or "//" in text)):
+    if not _HINT.search(text) and "//" not in text and not ("@" in text and ":" in text):
         return text
     text = _ENCODED.sub(r"\1", _ADDRESS.sub(_without_user, text))
     text = _FRAGMENT.sub(f"#{HIDDEN}", _QUERY.sub(rf"\1{HIDDEN}", text))
@@ -125,8 +132,16 @@ def redacted_address(address: str) -> str:
 
 
 def has_secret(address: str) -> bool:
-    """Return whether an address contains a user, password, token or signature, so that it is not to be stored."""
+    """Return whether an address contains a password, token or signature, so that it must not be stored.
+
+    A user alone counts as a token, except where users log in by name, as on SFTP servers.
+    """
     match = _WHOLE.match(address)
+    if match is not None and match[1].partition(":")[0].lower() in _LOGINS:
+        user, at, rest = match[2].partition("@")
+        if at and not re.search(r"[:/]|%3A", user, re.IGNORECASE) and "@" not in rest.partition("/")[0]:
+            address = f"{match[1]}{rest}"
+            match = _WHOLE.match(address)
     return (match is not None and _without_user(match) != address) or redacted(
         address, known=False
     ) != address
@@ -171,6 +186,9 @@ def _without_user(match: re.Match[str]) -> str:
             return f"{start}{HIDDEN}@{path.rpartition('@')[2]}"
         return f"{start}{host}{slash}{path}"
     has_port = start.partition(":")[0].lower() not in _BUCKETS or ":" not in authority
+    if "@" not in path and "//" in start and start.partition(":")[0].lower() in _REMOTES:
+        cut_off = _CUT_OFF.fullmatch(authority)
+        return match[0] if cut_off is None else f"{start}{cut_off[1]}{HIDDEN}"
     if "@" not in path or (has_port and _HOST.fullmatch(authority)):
         return match[0]
     return f"{start}{path.rpartition('@')[2]}"
@@ -186,6 +204,9 @@ def _secrets_of_address(address: str) -> Iterator[str]:
         user, colon, password = rest.removesuffix(shown_rest).removesuffix("@").partition(":")
         if password:
             yield password
+            for piece in re.split("[/@:?#]", password):  # what a parser takes for a port, host or path
+                if len(piece) >= 2 * SHORTEST:
+                    yield piece
             yield base64.b64encode(f"{unquote(user)}:{unquote(password)}".encode()).decode()
         elif not colon and len(user) >= 2 * SHORTEST:
             yield user

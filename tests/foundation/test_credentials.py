@@ -33,7 +33,7 @@ ADDRESSES = {
     f"hf://datasets/{HUB}/NAME": (HUB,),
     f"sftp://me:{PASSWORD}@host:22/x": (PASSWORD, "me:"),
     f"sftp://me:{PASSWORD}@[::1]:22/x": (PASSWORD,),
-    f"sftp://{PASSWORD}@[fe80::1]/x": (PASSWORD,),
+    f"https://{PASSWORD}@[fe80::1]/x": (PASSWORD,),
     f"sftp://:{PASSWORD}@host/x": (PASSWORD,),
     f"sftp://me:a@{PASSWORD}@host/x": (PASSWORD,),
     f"sftp://me:a/{PASSWORD}@host/x": (PASSWORD,),
@@ -45,6 +45,8 @@ ADDRESSES = {
     f"sftp://me:'{PASSWORD}\"@host/x": (PASSWORD,),
     f"sftp://me:%40{PASSWORD}%2F@host/x": (PASSWORD,),
     f"sftp://me%3A{PASSWORD}@host/x": (PASSWORD,),
+    f"https://me:{PASSWORD}": (PASSWORD,),
+    f"https://me:a/{PASSWORD}": (PASSWORD,),
     f"git+https://oauth2:{PASSWORD}@host/x": (PASSWORD,),
     f"webdavs://me:{PASSWORD}@host/x": (PASSWORD,),
     f"lab-9://me:{PASSWORD}@host/x": (PASSWORD,),
@@ -97,6 +99,8 @@ UNCHANGED = [
     "hf://datasets/USER/NAME@BRANCH",
     "hf://datasets/USER/NAME@BRANCH/prefix",
     "hf:USER/NAME#COLUMN",
+    "hf:USER/NAME:CONFIG#COLUMN",
+    "see https://host: it is at https://host:8080, or http://host:port/x",
     "git@github.com:team/parts.git",
     "ssh://git@github.com/team/parts.git",
     "sftp://[::1]:22/parts@home",
@@ -143,6 +147,13 @@ def test_a_text_without_credentials_stays_as_it_is(text: str):
     assert redacted(text) == text
     assert not has_secret(text)
     assert str(CompatkitError(text, subject=text)) == text
+
+
+@pytest.mark.parametrize("scheme", ["sftp", "webdavs"])
+def test_a_user_who_logs_in_by_name_is_no_secret_and_is_not_shown(scheme: str):
+    assert not has_secret(f"{scheme}://me@host/parts@1.0.0")
+    assert has_secret(f"{scheme}://me:{PASSWORD}@host/x") and has_secret("hf://me@datasets/x/y")
+    assert shown(f"{scheme}://me@host/parts@1.0.0") == f"{scheme}://host/parts@1.0.0"
 
 
 def test_host_bucket_branch_and_parameters_stay_readable():

@@ -78,9 +78,7 @@ def parse_options(words: tuple[str, ...]) -> dict[str, Any]:
     for word in words:
         key, mark, value = word.partition("=")
         if not mark or not key.isidentifier():
-            given = (
-                f"the key {redacted(key)!r:.40}" if mark else "a word without ="
-            )  # which may be a secret alone
+            given = f"the key {redacted(key)!r:.40}" if mark else "a word without ="  # perhaps a secret
             raise UsageError(
                 f"Expected an option key=value, such as endpoint_url=http://127.0.0.1:9000, got {given}."
             )

@@ -18,6 +18,7 @@ import attrs
 from compatkit.errors import CompatkitError, FormatError, UnknownName, UsageError, near
 from compatkit.foundation.addresses import FILES, REMOTE, is_url, normalized, remote_name, shown
 from compatkit.foundation.codec import dumps, loads
+from compatkit.foundation.credentials import has_secret
 from compatkit.registry import disk as durable
 from compatkit.registry.os_errors import environment
 from compatkit.registry.signing.trust import configuration
@@ -25,10 +26,6 @@ from compatkit.registry.signing.trust import configuration
 LIMIT = 2**16
 """Maximum size of a saved remote in bytes."""
 _KEYS = frozenset(("address", "options", "trusted"))
-_USER = re.compile(r"[a-z][a-z0-9+.-]*://([^/?#]*)@")
-_SIGNED = re.compile(
-    r"[?&](x-amz-|x-goog-|awsaccesskeyid|sig=|se=|[a-z_-]*(signature|token|key|password)=)", re.I
-)
 _SECRET_OPTION = re.compile(
     r"secret|password|passwd|passphrase|token|credential|auth|cookie|private|(^|_)(key|pkey|pass|sas|headers)$",
     re.I,
@@ -266,11 +263,7 @@ def _unknown(name: str) -> UnknownName:
 
 def _check_no_secret(address: str, options: Mapping[str, Any]) -> None:
     """Raise if an address or an option looks like it has a secret, which would lie in a file."""
-    scheme = address.partition("://")[0]
-    user = _USER.match(address)
-    if (user is not None and (":" in user[1] or scheme in ("s3", "s3a", "hf", "http", "https"))) or (
-        is_url(address) and _SIGNED.search(address)
-    ):
+    if has_secret(address):
         plain = shown(address).partition("?")[0]
         raise UsageError(
             f"{plain} comes with a user, password or signature, which is not saved. Leave it out, and use the "
