@@ -27,7 +27,7 @@ CONNECT_SECONDS, READ_SECONDS = 20, 120
 TRIES = 3
 """Number of attempts at a request that changes nothing."""
 REDIRECTS = 5
-CONNECTIONS = 32
+CONNECTIONS = 64
 PIECE = 2**20
 _BUSY = frozenset({429, 502, 503, 504})
 _MOVED = frozenset({301, 302, 303, 307, 308})

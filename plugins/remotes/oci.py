@@ -6,6 +6,7 @@ After the OCI Distribution Specification 1.1. Each signature is a manifest of it
 from __future__ import annotations
 
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -95,6 +96,8 @@ class ContainerRegistry(PackageStore):
     """
 
     advice = "Push it there again from a registry that has it."
+    parallel = WORKERS
+    exclusive = False
     registry: Distribution
     prefix: str
     _uploads: BlobUploads = attrs.field(init=False)
@@ -103,6 +106,9 @@ class ContainerRegistry(PackageStore):
     _signatures: dict[str, bytes] = attrs.field(init=False, factory=dict)
     _spooled: dict[str, IO[bytes] | None] = attrs.field(init=False, factory=dict)
     _lock: threading.Lock = attrs.field(init=False, factory=threading.Lock)
+    _blob_locks: dict[str, threading.Lock] = attrs.field(
+        init=False, factory=lambda: defaultdict(threading.Lock)
+    )
 
     def __attrs_post_init__(self) -> None:
         self._uploads = BlobUploads(self.registry)
@@ -339,15 +345,18 @@ class ContainerRegistry(PackageStore):
         """Upload the blobs that a repository lacks, small ones in parallel, and record them in ``blobs``."""
 
         def put(file: PackageFile) -> bool:
-            if self._repositories.get(file.digest) == repository or self.registry.has_blob(
-                repository, file.digest, file.size
-            ):
-                return False
-            data = memoryview(b"{}") if file == NO_CONFIG else read(file.digest)
-            return self._uploads.put(repository, file.digest, data, self._repositories.get(file.digest))
+            with self._lock:
+                lock = self._blob_locks[file.digest]
+            with lock:  # a blob that another repository is getting is mounted from there afterwards
+                source = self._repositories.get(file.digest)
+                if source == repository or self.registry.has_blob(repository, file.digest, file.size):
+                    return False
+                data = memoryview(b"{}") if file == NO_CONFIG else read(file.digest)
+                uploaded = self._uploads.put(repository, file.digest, data, source)
+                self._repositories[file.digest] = repository
+                return uploaded
 
         for file, uploaded in _in_parallel(put, list(dict.fromkeys(files))):
-            self._repositories[file.digest] = repository
             if uploaded and file != NO_CONFIG:
                 blobs[file.digest] = file.size
 

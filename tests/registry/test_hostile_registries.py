@@ -156,10 +156,17 @@ def test_what_is_no_container_registry_is_said(fake: FakeRegistry, store: Store,
         assert error.value.subject == fake.host
 
 
-def test_blobs_of_another_repository_are_mounted(pushed: FakeRegistry, source: Store, fake: FakeRegistry):
-    uploads = [line for line in pushed.requests if line.startswith("PUT") and "/blobs/" in line]
+def test_a_blob_is_uploaded_once_and_mounted_in_other_repositories(pushed: FakeRegistry, source: Store):
     shared = source.manifest(EXTRACTOR).payload.file.blob
-    assert (TAG[0], shared) in fake.blobs and not uploads
+    assert (TAG[0], shared) in pushed.blobs and (f"team/{EXTRACTOR}", shared) in pushed.blobs
+    assert len(pushed.uploads) == len({digest for _, digest in pushed.blobs}), (
+        "however many repositories have it"
+    )
+
+
+def test_a_push_says_that_two_of_them_can_both_succeed(fake: FakeRegistry, source: Store):
+    assert len(push(source, fake.address).check().notes) == 1
+    assert push(source, fake.address).check().notes == []
 
 
 # --- versions that are there

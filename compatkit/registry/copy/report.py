@@ -52,6 +52,14 @@ def on_refusal(handle: Callable[[CompatkitError], object]) -> Iterator[None]:
         handle(error)
 
 
+def race_note(address: str) -> str:
+    """Return what to know about a remote in which a version can be written over by a simultaneous push."""
+    return (
+        f"{address} has no conditional writes: two simultaneous pushes of one number can both succeed here, and the "
+        "last one's component stays. Let one person push, or use another remote."
+    )
+
+
 @attrs.frozen
 class Offer:
     """A change in the origin that was not made in the target.

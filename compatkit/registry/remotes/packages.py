@@ -96,6 +96,10 @@ class PackageStore(ABC):
 
     advice: str = "Copy it there again."
     """Remedy for messages about missing or damaged files."""
+    parallel: int = 1
+    """Number of packages that may be written at a time, in threads."""
+    exclusive: bool = True
+    """Whether one of several writers of a version wins; if not, pushes say so."""
 
     @abstractmethod
     def packages(self, refuse: Refuse) -> Iterator[Package]:

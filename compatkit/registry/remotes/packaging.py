@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -10,20 +11,20 @@ from tempfile import TemporaryDirectory
 import attrs
 
 from compatkit.contracts.manifest import from_bytes
-from compatkit.errors import FormatError, IntegrityError, InvalidName, LayoutError
+from compatkit.errors import CompatkitError, FormatError, IntegrityError, InvalidName, LayoutError
 from compatkit.foundation.codec import MAX_BYTES
 from compatkit.foundation.codec import digest as digest_of
 from compatkit.registry.copy.blobs import BlobGraph
 from compatkit.registry.copy.endpoints import OpenBlob, Origin
 from compatkit.registry.copy.local import LocalRegistry
-from compatkit.registry.copy.report import CopiedBlob, Refusal, TransferReport, on_refusal
+from compatkit.registry.copy.report import CopiedBlob, Refusal, TransferReport, on_refusal, race_note
 from compatkit.registry.copy.settings import TransferSettings, select_versions
 from compatkit.registry.copy.small_files import SignatureFiles
 from compatkit.registry.log import LIMIT
 from compatkit.registry.names import Reference, Version, check_name
 from compatkit.registry.refs import References, version_line
 from compatkit.registry.remotes.files import convert_errors
-from compatkit.registry.remotes.packages import Package, PackageFile, PackageStore, Role
+from compatkit.registry.remotes.packages import Package, PackageFile, PackageStore, Role, WrittenPackage
 from compatkit.registry.remotes.remote import read_ahead, scratch_folder, write_scratch
 from compatkit.registry.resolving import split
 from compatkit.registry.signing.signatures import FOLDER as SIGNATURES
@@ -188,7 +189,7 @@ def write_packages(
         store: Registry to copy from.
         packages: Packages to write to; may be empty or missing.
         patterns: Names, globs, or references for one version of each.
-        settings: Settings of the transfer; ``versions``, ``progress`` and ``dry_run`` are used.
+        settings: Settings of the transfer; ``versions``, ``jobs``, ``progress`` and ``dry_run`` are used.
 
     Returns:
         Report of what was written and refused.
@@ -218,30 +219,43 @@ def write_packages(
         return report
     with convert_errors(packages.url, "write", ""):
         packages.store.begin()
-    for done, reference in enumerate(wanted):
-        settings.progress(done, len(wanted), f"writing {reference}")
-        with on_refusal(lambda error, what=str(reference): report.refused.append(Refusal(what, error))):
-            _write(store, packages, reference, graph, report)
+
+    def write(reference: Reference) -> WrittenPackage | CompatkitError:
+        refused: list[CompatkitError] = []
+        with on_refusal(refused.append):
+            return _write(store, packages, reference, graph)
+        return refused[0]
+
+    with ThreadPoolExecutor(min(settings.jobs, packages.store.parallel)) as pool:
+        try:
+            for done, (reference, outcome) in enumerate(zip(wanted, pool.map(write, wanted), strict=True), 1):
+                settings.progress(done, len(wanted), f"writing {reference}")
+                if isinstance(outcome, CompatkitError):
+                    report.refused.append(Refusal(str(reference), outcome))
+                    continue
+                (report.created if outcome.created else report.existing).append(reference)
+                for digest, size in outcome.blobs.items():
+                    owner = graph.blobs[digest].owner if digest in graph.blobs else "packages"
+                    report.copied.append(CopiedBlob(digest, size, owner))
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
     with convert_errors(packages.url, "write", ""):
         packages.store.finish()
+    if report.created and not packages.store.exclusive:
+        report.notes.append(race_note(packages.url))
     return report
 
 
-def _write(
-    store: Store, packages: Packages, reference: Reference, graph: BlobGraph, report: TransferReport
-) -> None:
-    """Write one version and report it."""
+def _write(store: Store, packages: Packages, reference: Reference, graph: BlobGraph) -> WrittenPackage:
+    """Write one version."""
     package, signatures = _package(store, reference, graph)
 
     def read(digest: str) -> memoryview:
         return memoryview(signatures[digest] if digest in signatures else store.objects.view(digest))
 
     with convert_errors(packages.url, "write", str(reference)):
-        written = packages.store.write(package, read)
-    (report.created if written.created else report.existing).append(reference)
-    for digest, size in written.blobs.items():
-        owner = graph.blobs[digest].owner if digest in graph.blobs else "packages"
-        report.copied.append(CopiedBlob(digest, size, owner))
+        return packages.store.write(package, read)
 
 
 def _package(store: Store, reference: Reference, graph: BlobGraph) -> tuple[Package, dict[str, bytes]]:

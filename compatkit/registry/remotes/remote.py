@@ -33,6 +33,7 @@ from compatkit.registry.copy.endpoints import (
     Target,
     check_digest,
 )
+from compatkit.registry.copy.report import race_note
 from compatkit.registry.document_graph import names as named_in
 from compatkit.registry.layout import MARKER, Layout
 from compatkit.registry.log import LIMIT
@@ -311,12 +312,7 @@ class Remote(Target):
     @property
     def notes(self) -> list[str]:
         """What a user should know about the remote after writing to it."""
-        if self.files.exclusive is not False:
-            return []
-        return [
-            f"{self.address} has no conditional writes: two simultaneous pushes of one number can both succeed here, "
-            "and the last one's component stays. Let one person push, or use another remote."
-        ]
+        return [race_note(self.address)] if self.files.exclusive is False else []
 
     def _try_exclusive(self) -> None:
         """Find out whether files are created exclusively, by creating the registry's marker again.
