@@ -39,6 +39,7 @@ from compatkit.registry.maintenance.check import examine
 from compatkit.registry.remotes import files
 from compatkit.registry.remotes import remote as far_side
 from compatkit.registry.remotes.pushpull import pull, push
+from compatkit.registry.remotes.read_ahead import read_ahead
 from compatkit.registry.store import Store
 from compatkit.registry.weights.tensorfile import tensor_digest
 
@@ -857,7 +858,7 @@ def test_ranges_come_in_order_whatever_is_asked_for_at_once(
         requests.append((at, many))
         return data[at : at + many]
 
-    with far_side.read_ahead(ask, size) as read:
+    with read_ahead(ask, size) as read:
         pieces = list(iter(lambda: read(count), b""))
     assert b"".join(pieces) == data and all(len(item) <= count for item in pieces)
     assert all(many <= max(count, 10) and at + many <= size for at, many in requests)
@@ -871,6 +872,6 @@ def test_a_range_that_fails_is_told_in_its_turn(monkeypatch: pytest.MonkeyPatch)
             raise EnvironmentFailure("gone")
         return b"x" * many
 
-    with pytest.raises(EnvironmentFailure, match="gone"), far_side.read_ahead(ask, 100) as read:
+    with pytest.raises(EnvironmentFailure, match="gone"), read_ahead(ask, 100) as read:
         assert read(10) == read(10) == b"x" * 10
         read(10)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -13,6 +12,7 @@ from typing import Any
 
 import attrs
 import pytest
+import s3_servers
 import servers
 from far import HEAD, content
 
@@ -56,7 +56,7 @@ def ceph_site(folder: Path, stack: ExitStack) -> Site:
 
     import s3fs
 
-    server = stack.enter_context(servers.ceph(folder, "bob", "eve"))
+    server = stack.enter_context(s3_servers.ceph(folder, "bob", "eve"))
     system = s3fs.S3FileSystem(**server.options, skip_instance_cache=True)
     system.mkdir("parts")
     reading = {
@@ -80,7 +80,7 @@ def ceph_site(folder: Path, stack: ExitStack) -> Site:
 
 
 def s3rver_site(folder: Path, stack: ExitStack) -> Site:
-    server = stack.enter_context(servers.s3rver(folder, "parts"))
+    server = stack.enter_context(s3_servers.s3rver(folder, "parts"))
     address = "s3://parts/team"
     strangers = ((address, server.options_of("NOBODY", "wrong")),)
     return Site(address, server.options, server.server, strangers, exclusive=False)
@@ -347,7 +347,7 @@ def test_simultaneous_pushes_of_different_components_all_arrive(
 
 
 def test_a_bucket_that_does_not_exist_is_told(tmp_path: Path, store: Store, source: Store):
-    with servers.s3rver(tmp_path / "server", "parts") as server:
+    with s3_servers.s3rver(tmp_path / "server", "parts") as server:
         for move in (pull, push):
             with pytest.raises(EnvironmentFailure, match="does not exist; create it first"):
                 move(source, "s3://no-such-bucket/team", options=server.options)
@@ -375,64 +375,3 @@ def test_a_folder_without_rights_is_no_empty_one(tmp_path: Path, store: Store, s
         (tmp_path / "parts" / "refs" / "digits").chmod(0)
         with pytest.raises(EnvironmentFailure, match="no permission"):
             pull(store, address, options=options)
-
-
-LISTINGS = {
-    "html": "autoindex on;",
-    "inexact": "autoindex on; autoindex_exact_size off;",
-    "json": "autoindex on; autoindex_format json;",
-}
-
-
-@pytest.mark.parametrize("location", LISTINGS.values(), ids=LISTINGS)
-def test_a_web_server_that_lists_folders_is_read_and_never_written(
-    tmp_path: Path, source: Store, publish: Publish, location: str
-):
-    publish(source, "odd_name.v2-x", 7)
-    served = shutil.copytree(source.root, tmp_path / "served")
-    with servers.nginx(tmp_path / "server", served, location) as server:
-        address = f"http://{server.host}"
-        copy, report = clone(address, tmp_path / "copy")
-        assert len(report.check().created) == 4
-        assert content(copy.root) == content(source.root) and examine(copy).sound
-        assert push(source, address).check().created == []
-        publish(source, "news", 9)
-        with pytest.raises(EnvironmentFailure, match="can only be read"):
-            push(source, address)
-
-
-def test_apache_lists_folders_too(tmp_path: Path, source: Store, publish: Publish):
-    publish(source, "a_name/that-is/longer.than.a-column_of_its_listing", 7)
-    with servers.apache() as (server, root):
-        shutil.copytree(source.root, root / "parts")
-        copy, report = clone(f"http://{server.host}/files/parts", tmp_path / "copy")
-        assert len(report.check().created) == 4 and content(copy.root) == content(source.root)
-
-
-def test_a_certificate_that_nobody_trusts_is_refused(tmp_path: Path, source: Store):
-    with servers.nginx(tmp_path / "server", source.root, tls=True) as server:
-        with pytest.raises(EnvironmentFailure, match="certificate is not trusted"):
-            clone(f"https://{server.host}", tmp_path / "copy")
-        authority = {"verify": str(tmp_path / "server" / "certificate.pem")}
-        copy, _ = clone(f"https://{server.host}", tmp_path / "copy", options=authority)
-        assert content(copy.root) == content(source.root)
-
-
-REFUSING = {
-    "no listing": "autoindex off;",
-    "a page for every address": "try_files $uri /page.html;",
-    "nothing": "if ($uri ~ /$) { return 404; }",
-    "a redirection": "if ($uri ~ /$) { return 302 /page.html; }",
-    "an empty list": "if ($uri ~ /$) { add_header Content-Type application/json; return 200 '[]'; }",
-}
-
-
-@pytest.mark.parametrize("location", REFUSING.values(), ids=REFUSING)
-def test_a_web_server_that_lists_nothing_is_no_empty_registry(
-    tmp_path: Path, store: Store, source: Store, location: str
-):
-    (source.root / "page.html").write_text("<title>Our parts</title><a href='refs'>refs</a>")
-    with servers.nginx(tmp_path / "server", source.root, location) as server:
-        with pytest.raises(EnvironmentFailure):
-            clone(f"http://{server.host}", tmp_path / "copy")
-        assert not (tmp_path / "copy").exists()

@@ -7,11 +7,9 @@ registry are mirrored, so nothing is written elsewhere; too long files are trunc
 from __future__ import annotations
 
 import re
-from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -21,7 +19,6 @@ from compatkit.errors import EnvironmentFailure, IntegrityError, InvalidName, La
 from compatkit.foundation import cache
 from compatkit.foundation.codec import digest as digest_of
 from compatkit.foundation.codec import dumps
-from compatkit.registry import disk as durable
 from compatkit.registry import layout as layouts
 from compatkit.registry.blobs import Objects, blob_path
 from compatkit.registry.copy.endpoints import (
@@ -41,6 +38,7 @@ from compatkit.registry.names import VERSION, Reference, check_alias, check_name
 from compatkit.registry.os_errors import environment
 from compatkit.registry.refs import References
 from compatkit.registry.remotes.files import MAX_REQUESTS, Files
+from compatkit.registry.remotes.read_ahead import read_ahead
 from compatkit.registry.withdrawals import ENTRY
 
 LARGE_BLOB = 2**23
@@ -49,8 +47,6 @@ LARGEST_CACHED = 2**20
 """Maximum size of a cached document in bytes; longer ones are read again when they are copied."""
 CACHE_SIZE = 2**28
 """Maximum size of all cached documents in bytes."""
-READ_AHEAD = 4
-"""Number of ranges of a large blob requested ahead to hide latency; each is in memory."""
 _MIRRORED = re.compile(
     rf"refs/(?P<name>[^@]+)/@(?:versions/{VERSION.pattern}|tombstones/{ENTRY.pattern}|"
     rf"dropped/{VERSION.pattern}/[1-9][0-9]{{0,8}}|"
@@ -361,37 +357,6 @@ def write_scratch(folder: str, path: str, data: bytes) -> None:
     with environment("write", file):
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(data)
-
-
-@contextmanager
-def read_ahead(read_range: Callable[[int, int], bytes], size: int) -> Iterator[Callable[[int], bytes]]:
-    """Yield a function that returns up to the given number of further bytes of a blob; empty at the end.
-
-    Args:
-        read_range: Function of start and length that returns a range.
-        size: Size of the blob in bytes.
-    """
-    if size <= durable.CHUNK:
-        yield BytesIO(read_range(0, size) if size else b"").read
-        return
-    waiting: deque[Future[bytes]] = deque()
-    starts = iter(range(0, size, durable.CHUNK))
-    rest = b""
-
-    def read(count: int) -> bytes:
-        nonlocal rest
-        while len(waiting) < READ_AHEAD and (at := next(starts, None)) is not None:
-            waiting.append(pool.submit(read_range, at, min(durable.CHUNK, size - at)))
-        data = rest or (waiting.popleft().result() if waiting else b"")
-        rest = data[count:]
-        return data[:count]
-
-    with ThreadPoolExecutor(READ_AHEAD) as pool:
-        try:
-            yield read
-        finally:
-            for future in waiting:
-                future.cancel()
 
 
 def _owner(path: str) -> str | None:
