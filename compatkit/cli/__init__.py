@@ -156,8 +156,8 @@ def main(arguments: list[str] | None = None) -> None:
             stream.reconfigure(errors="backslashreplace")  # a terminal without UTF-8 gets escapes
     output = sys.stdout
     for word in words:  # before any of them is part of a message
-        name, _, value = word.partition("=")
-        remember(word, {name.lstrip("-"): value})
+        name, _, value = word.removeprefix("--option=").partition("=")
+        remember(word, {name: value})  # the name of compatkit's own options begins with --
     try:
         with warnings.catch_warnings(), only_json() if machine else nullcontext():
             warnings.showwarning = lambda message, *where, **more: warn(f"{message}")

@@ -174,6 +174,14 @@ def test_refused_words_of_a_command_line_are_printed_without_credentials(
         check(result.out, result.err)
 
 
+def test_the_name_of_a_signing_key_is_printed(run: Any) -> None:
+    run("init", "here")
+    result = run("--registry", "here", "sign", "digits@1.0.0", "--key=release")
+    assert result.code == 2 and "***" not in result.err
+    result = run("pull", "memory://nothing", f"--option=secret={TOKEN}", TOKEN)
+    check(result.out, result.err)
+
+
 def test_a_defect_is_reported_without_credentials(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*words: Any, **options: Any) -> None:
         raise ZeroDivisionError(f"s3://me:{TOKEN}@bucket and token={TOKEN}")
