@@ -99,11 +99,17 @@ def push_command(options: PushOptions) -> int | None:
     return finish(options, result, "pushed")
 
 
+without_weights_option = option(
+    "Leave weights in REMOTE; each is fetched, verified and kept when it is first loaded."
+)
+
+
 class PullOptions(RemoteOptions, FollowOptions, SignatureOptions, AdmissionOptions):
     """Arguments and options of ``pull``."""
 
     remote: str = argument()
     patterns: tuple[str, ...] = patterns_argument
+    without_weights: bool = without_weights_option
     dry_run: bool = dry_run_option
 
 
@@ -126,6 +132,7 @@ class CloneOptions(RemoteOptions, SignatureOptions):
 
     remote: str = argument()
     folder: Path = argument()
+    without_weights: bool = without_weights_option
 
 
 @command("clone", CloneOptions, registry=False)
@@ -154,6 +161,7 @@ def transfer_settings(options: Options, report: Progress) -> TransferSettings:
         versions="latest" if has.get("latest") else "all",
         aliases=not has.get("no_aliases"),
         evidence=not has.get("no_results"),
+        weights=not has.get("without_weights"),
         policy_checks=options.policy_checks(report) if isinstance(options, AdmissionOptions) else None,
         progress=report,
         **{name: has[name] for name in PASSED if name in has},

@@ -97,6 +97,7 @@ class Copying:
         follow_withdrawals: bool = False,
         follow_results: bool = False,
         evidence: bool = True,
+        weights: bool = True,
         unmeasured: bool = False,
         jobs: int = 8,
         dry_run: bool = False,
@@ -120,6 +121,8 @@ class Copying:
             follow_withdrawals: Withdraw and restore versions that are here already as there.
             follow_results: Copy results of pairs that were measured here under the same conditions.
             evidence: As for ``push``.
+            weights: Copy weights, too. If False, each is fetched from the remote, verified and kept when it is first
+                loaded; the address stands in your configuration, for this registry in this folder.
             unmeasured: As for ``push``.
             jobs: As for ``push``.
             dry_run: As for ``push``.
@@ -147,6 +150,7 @@ class Copying:
             follow_withdrawals=follow_withdrawals,
             follow_results=follow_results,
             evidence=evidence,
+            weights=weights,
             unmeasured=unmeasured,
             jobs=jobs,
             dry_run=dry_run,

@@ -135,6 +135,7 @@ class Registry(Comparing, Publishing, Copying, Shown):
         versions: Literal["all", "latest"] = "all",
         aliases: bool = True,
         evidence: bool = True,
+        weights: bool = True,
         jobs: int = 8,
         progress: Progress | None = None,
     ) -> Registry:
@@ -148,6 +149,7 @@ class Registry(Comparing, Publishing, Copying, Shown):
             versions: As for ``push``.
             aliases: As for ``push``.
             evidence: As for ``push``.
+            weights: As for ``pull``.
             jobs: As for ``push``.
             progress: As for ``push``.
 
@@ -160,7 +162,12 @@ class Registry(Comparing, Publishing, Copying, Shown):
         from compatkit.registry.remotes.pushpull import clone
 
         settings = TransferSettings(
-            versions=versions, aliases=aliases, evidence=evidence, jobs=jobs, progress=progress
+            versions=versions,
+            aliases=aliases,
+            evidence=evidence,
+            weights=weights,
+            jobs=jobs,
+            progress=progress,
         ).with_trust(require_signature)
         store, moved = clone(remote, Path(local(root, "a registry")), options=options, settings=settings)
         moved.check()

@@ -304,6 +304,12 @@ class Objects:
             return f"It could not be moved to quarantine ({error.strerror})."
         return f"It was moved to {target}."
 
+    def copies_aside(self, digest: str) -> list[Path]:
+        """Return the copies of a blob in ``trash`` and ``quarantine``."""
+        path = self.path(digest)
+        with environment("read below", self.root):
+            return [copy for folder in ("trash", "quarantine") for copy in self._copies(folder, path)]
+
     def _copies(self, folder: str, path: Path) -> list[Path]:
         """Return the copies of a blob in ``trash`` or ``quarantine``, sorted."""
         durable.check_folders(self.root / folder, self.root)

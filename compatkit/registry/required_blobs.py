@@ -13,6 +13,7 @@ from compatkit.foundation.codec import MAX_BYTES, loads
 from compatkit.foundation.codec import digest as digest_of
 from compatkit.registry.blobs import Objects
 from compatkit.registry.document_graph import edges, walk
+from compatkit.registry.remotes.fetching import fetch_payload
 
 
 @attrs.frozen
@@ -29,12 +30,14 @@ class RequiredBlobs:
 
     Attributes:
         objects: Blobs of the registry.
+        identity: Identity of the registry.
         payloads: Summary of each payload file by digest, filled as files are read.
         name: Component name, for messages.
         manifest: Manifest to publish.
     """
 
     objects: Objects
+    identity: str
     payloads: dict[str, PayloadSummary]
     name: str
     manifest: Manifest
@@ -52,6 +55,7 @@ class RequiredBlobs:
         """
         if data is not None and not self.objects.retain(digest_of(data)):
             self.objects.put(data)
+        fetch_payload(self.objects, self.identity, self.manifest.payload, self.name)
         for edge, size in self._edges:
             if not self.objects.retain(edge):
                 raise IntegrityError(

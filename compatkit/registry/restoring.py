@@ -55,7 +55,7 @@ def restore(
     if store.references.tombstone(name, number) is None:
         raise NotFound(f"{label} is not withdrawn.", subject=label)
     reference = Reference(name, number, digest=digest)
-    required = RequiredBlobs(store.objects, {}, label, store.manifest(str(digest)))
+    required = RequiredBlobs(store.objects, store.id, {}, label, store.manifest(str(digest)))
     required.retain()
     admission = Admission(store, [reference], store.objects.retain, policy_checks, unmeasured, restoring=True)
     for error in admission.check_all(lambda done, total, what: None).values():

@@ -82,7 +82,7 @@ def copy(
             store.policies.admit(unmeasured_scope, admitted)
 
     publisher = Publisher(
-        RequiredBlobs(store.objects, {}, wanted.name, manifest),
+        RequiredBlobs(store.objects, store.id, {}, wanted.name, manifest),
         store.references,
         store.finder,
         major=major,

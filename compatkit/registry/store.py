@@ -203,7 +203,8 @@ class Store:
     def load_state(self, component: Manifest | Payload, *, verify: Verify = "auto") -> dict[str, Tensor]:
         """Return a component's tensors, on the CPU.
 
-        Large files on a local disk are mapped, not copied; writes into the tensors stay in this process.
+        Weights that a clone left in its remote are fetched first, and kept. Large files on a local disk are mapped, not
+        copied; writes into the tensors stay in this process.
 
         Args:
             component: Manifest or payload of the component.
@@ -214,10 +215,15 @@ class Store:
 
         Raises:
             IntegrityError: The file is missing, damaged, or differs from the manifest.
+            EnvironmentFailure: The file cannot be read, or weights cannot be fetched.
         """
         from compatkit.registry.weights.tensorfile import deserialize, tensor_digest
 
         payload = component.payload if isinstance(component, Manifest) else component
+        if self.objects.size(payload.file.blob) is None:
+            from compatkit.registry.remotes.fetching import fetch_payload
+
+            fetch_payload(self.objects, self.id, payload, str(self.root))
         data = self.objects.view(payload.file.blob, verify=verify, max_bytes=payload.file.bytes)
         if verify == "always" and (actual := tensor_digest(memoryview(data))) != payload.tensors:
             raise IntegrityError(f"{payload.file.blob}: expected tensors {payload.tensors}, got {actual}.")
@@ -271,7 +277,7 @@ class Store:
         from compatkit.registry.publish import Publisher
         from compatkit.registry.required_blobs import RequiredBlobs
 
-        required_blobs = RequiredBlobs(self.objects, self._payloads, name, manifest)
+        required_blobs = RequiredBlobs(self.objects, self.id, self._payloads, name, manifest)
         return Publisher(required_blobs, self.references, self.finder, measured, major, policy_check)
 
     @property

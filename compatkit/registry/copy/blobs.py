@@ -156,6 +156,13 @@ class BlobCopier(BlobGraph):
     _total_bytes: int = attrs.field(init=False, default=0)
     _progress: tuple[int, int] = attrs.field(init=False, default=(0, 0))
 
+    def blobs_of(self, *digests: str) -> list[str]:
+        """Return the digests as ``BlobGraph.blobs_of`` does; without weights if the settings leave them out."""
+        digests_of_blobs = super().blobs_of(*digests)
+        if self.settings.weights:
+            return digests_of_blobs
+        return [digest for digest in digests_of_blobs if self.blobs[digest].role != "payload"]
+
     def missing(self, digests: Iterable[str]) -> list[str]:
         """Return the digests of blobs that the target lacks, or has with another size."""
         expected = {digest: self.blobs[digest].size for digest in digests}

@@ -152,6 +152,9 @@ class Origin(ABC):
             EnvironmentFailure: The blob cannot be read.
         """
 
+    def fetch(self, blob: ComponentBlob) -> None:  # noqa: B027 - nothing to do for a remote
+        """Make weights available that a local registry left in its own remote."""
+
     @abstractmethod
     def list_small_files(self, folders: Sequence[str]) -> list[str]:
         """Return the paths of all files in folders, relative to the registry, sorted."""

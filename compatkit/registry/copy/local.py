@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
-import mmap
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 import attrs
@@ -20,10 +18,11 @@ from compatkit.registry.copy.endpoints import (
     Origin,
     SmallFile,
     Target,
-    check_digest,
 )
+from compatkit.registry.copy.verified import opened_file, write_verified
 from compatkit.registry.log import LIMIT
 from compatkit.registry.os_errors import environment
+from compatkit.registry.remotes.fetching import fetch
 from compatkit.registry.store import Store
 
 
@@ -54,8 +53,13 @@ class LocalRegistry(Target):
             with environment("read", path):
                 descriptor = durable.open_plain(path, self.store.root)
             if descriptor is not None:
-                return _opened(descriptor, path)
+                return opened_file(descriptor, path)
         raise self.missing(digest, owner)
+
+    def fetch(self, blob: ComponentBlob) -> None:
+        """Fetch weights that were left in this registry's remote."""
+        if blob.payload is not None:
+            fetch(self.store.objects, self.store.id, blob)
 
     def list_small_files(self, folders: Sequence[str]) -> list[str]:
         """Return the paths of all files in folders, relative to the registry, sorted; links are not followed."""
@@ -93,14 +97,8 @@ class LocalRegistry(Target):
             blob.check_weights(data)
             return False
 
-        def finish(draft: Path) -> None:
-            if blob.payload is not None:
-                with open(draft, "rb") as file:
-                    blob.check_weights(_mapped(file.fileno()))
-            objects.link(draft, blob.digest)
-
-        with environment("write below", objects.root):
-            durable.drafted(objects.root, _VerifiedPieces(origin, blob, copied), finish)
+        origin.fetch(blob)
+        write_verified(objects, lambda: origin.open(blob.digest, blob.owner), blob, copied)
         return True
 
     def _verified(self, digest: str) -> memoryview | None:
@@ -140,49 +138,6 @@ class LocalRegistry(Target):
         with environment("read", trash):
             entries = sorted(os.listdir(trash)) if trash.is_dir() else []
         yield from (trash / entry for entry in entries if entry.startswith(f"{name}-"))
-
-
-@attrs.frozen
-class _VerifiedPieces:
-    """Pieces of a blob; each iteration reads the origin again, and verifies size and digest."""
-
-    origin: Origin
-    blob: ComponentBlob
-    copied: CopyProgress
-
-    def __iter__(self) -> Iterator[bytes]:
-        blob, hashed, count = self.blob, hashlib.sha256(), 0
-        with self.origin.open(blob.digest, blob.owner) as opened:
-            blob.check_size(opened.size)
-            while piece := opened.read(durable.CHUNK):
-                count += len(piece)
-                hashed.update(piece)
-                if count > opened.size:
-                    blob.check_size(count)
-                self.copied(len(piece))
-                yield piece
-        check_digest(blob.digest, f"sha256:{hashed.hexdigest()}", opened.source, blob.owner)
-
-
-@contextmanager
-def _opened(descriptor: int, path: Path) -> Iterator[OpenBlob]:
-    """Yield an open file as a blob, and close it."""
-
-    def read(count: int) -> bytes:
-        with environment("read", path):
-            return os.read(descriptor, count)
-
-    try:
-        yield OpenBlob(str(path), os.fstat(descriptor).st_size, read)
-    finally:
-        os.close(descriptor)
-
-
-def _mapped(descriptor: int) -> memoryview:
-    """Return the memory-mapped content of a draft; no other process changes it."""
-    if os.fstat(descriptor).st_size == 0:
-        return memoryview(b"")
-    return memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ))
 
 
 def _unless_missing(error: OSError) -> None:

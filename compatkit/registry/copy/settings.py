@@ -39,6 +39,7 @@ class TransferSettings:
         follow_withdrawals: Whether to withdraw and restore versions that the target has, and not only new ones.
         follow_results: Whether to copy further results of measurements that the target has.
         evidence: Whether to copy measured results of pairs if both components are copied.
+        weights: Whether to copy weights; a local target without them fetches them from the origin when they are read.
         accept: Function that may refuse a component before it is copied; a refused parent is copied without its name.
         trusted: Keys of which one must have signed each copied alias move, withdrawal and restoration; each member of
             the tuple must be satisfied.
@@ -58,6 +59,7 @@ class TransferSettings:
     follow_withdrawals: bool = False
     follow_results: bool = False
     evidence: bool = True
+    weights: bool = True
     accept: Accept | None = None
     trusted: tuple[Trusted, ...] = ()
     policy_checks: PolicyCheckFactory | None = None

@@ -38,7 +38,9 @@ class BlobChecks:
         deep: Whether to compare contents with digests; JSON documents are always compared.
         total: Bytes of all blobs, for ``progress``.
         progress: Function called with bytes done, total bytes, and a description.
+        remote: Remote that the registry fetches missing weights from, for messages; empty if it has none.
         users: Users of each blob.
+        left: Size of each blob of weights that was left in the remote, by digest.
         bytes_read: Bytes read.
     """
 
@@ -46,7 +48,9 @@ class BlobChecks:
     deep: bool
     total: int
     progress: Progress | None
+    remote: str = ""
     users: BlobUsers = attrs.field(init=False)
+    left: dict[str, int] = attrs.field(init=False, factory=dict)
     bytes_read: int = 0
     _done: int = 0
     _seen: dict[str, str] = attrs.field(factory=dict)
@@ -86,6 +90,10 @@ class BlobChecks:
         """Check blobs, then report faults of documents and of unreadable folders."""
         for digest in sorted(digests):
             self._check(digest)
+        if self.left:
+            files = "1 file" if len(self.left) == 1 else f"{len(self.left):,} files"
+            what = f"{files} of {sum(self.left.values()):,} bytes; loads fetch them from {self.remote}"
+            self.survey.findings.add("weights-remote", "blobs", what)
         for code, digest, what in self.users.faults:
             self._report_document(code, digest, what)
         for path, (code, what) in sorted(self.survey.blocked.items()):
@@ -218,7 +226,10 @@ class BlobChecks:
         code = missing_code(self.users.uses[digest])
         if code == "blob-collected" and quarantine:
             code = "blob-missing"  # it was damaged, not collected
-        if copy in trash:
+        uses = self.users.uses[digest]
+        if self.remote and not (trash or quarantine) and {use.role for use in uses} == {"payload"}:
+            self.left[digest] = max(use.size or 0 for use in uses)
+        elif copy in trash:
             findings.add("blob-in-trash", entry, f"it is in {copy}", users)
         elif copy is not None:
             remedy = "--repair restores that copy"

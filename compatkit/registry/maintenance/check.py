@@ -42,6 +42,7 @@ from compatkit.registry.maintenance.references import (
 )
 from compatkit.registry.maintenance.survey import Survey
 from compatkit.registry.names import Version
+from compatkit.registry.remotes.fetching import described
 from compatkit.registry.withdrawals import WITHDRAWALS
 
 if TYPE_CHECKING:
@@ -147,7 +148,7 @@ def examine(
         survey.report_folders()
         check_policies(survey)
     total = sum(state.st_size for state in survey.blobs.values())
-    blobs = BlobChecks(survey, deep, total, progress)
+    blobs = BlobChecks(survey, deep, total, progress, described(store.root, store.id))
     users = blobs.users
     users.with_functions = bool(survey.results or scope.patterns)
     versions = read_versions(survey, scope.version)

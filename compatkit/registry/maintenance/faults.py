@@ -59,6 +59,7 @@ CODES: Mapping[str, FaultCode] = {
     ),
     "blob-size": _error("a blob whose size is not the one in the manifest", _COPY),
     "blob-collected": _info("weights used only by withdrawn versions were collected", "no action needed"),
+    "weights-remote": _info("weights that this clone left in its remote", "no action needed"),
     "kin-missing": _warning("a blob of a component that is only an ancestor of others is missing", _COPY),
     "blob-writable": _warning("a writable blob", "--repair, run by its owner, makes it read-only"),
     "manifest-missing": _error("the manifest of a version is missing", _COPY),

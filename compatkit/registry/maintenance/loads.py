@@ -65,7 +65,9 @@ def check_loads(
             item = f"network {count + 1:,} of {len(same):,}, {found[0].label}"
             blobs.progress(blobs.bytes_read, blobs.bytes_read, item)  # the unit is bytes
         manifest = blobs.manifest(digest)
-        if manifest is None:  # collected or replaced in the meantime
+        if (
+            manifest is None or manifest.payload.file.blob in blobs.left
+        ):  # collected or replaced in the meantime
             continue
         reference = Reference(found[0].name, found[0].version, digest=digest)
         try:

@@ -8,22 +8,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from compatkit.errors import CompatkitError, PluginError, UnknownName, UsageError, type_of
-from compatkit.foundation.addresses import is_url, normalized, shown
-from compatkit.foundation.credentials import redacted, remember, safe_cause
+from compatkit.errors import UsageError
+from compatkit.foundation.addresses import is_url, normalized
+from compatkit.foundation.credentials import redacted
 from compatkit.registry.opening import AnyRegistry, open_store_of
-from compatkit.registry.remotes import failures, named
-from compatkit.registry.remotes.files import Files, convert_errors
-from compatkit.registry.remotes.objectstore import ObjectStore
-from compatkit.registry.remotes.packages import PackageStore
-from compatkit.registry.remotes.packaging import Packages
-
-FALLBACK = "fsspec"
-"""Plugin for schemes without a plugin of their own."""
-
-
-Located = Path | Files | Packages
-"""A folder, or a remote that a plugin opened."""
+from compatkit.registry.remotes import named
+from compatkit.registry.remotes.files import Files
+from compatkit.registry.remotes.located import Located, Packages, open_address
 
 
 def locate(remote: AnyRegistry | Located, options: Mapping[str, Any] | None = None) -> Located:
@@ -87,56 +78,3 @@ def parse_options(words: tuple[str, ...]) -> dict[str, Any]:
         except ValueError:
             options[key] = value
     return options
-
-
-def open_address(address: str, options: Mapping[str, Any] | None = None) -> Located:
-    """Open an address with the plugin for its scheme; a ``-`` in the scheme is ``_`` in the plugin's name.
-
-    Args:
-        address: Address with a scheme in lower case.
-        options: Keyword arguments for the plugin.
-
-    Raises:
-        UsageError: No plugin has the scheme, or the plugin refuses address or options.
-        PluginError: The plugin cannot be used, or fails.
-    """
-    from compatkit.plugins.discovery import find, names
-
-    remember(address, options)
-    url = shown(address)
-    try:
-        offer = find("remotes", address.partition("://")[0].replace("-", "_"))
-    except UnknownName:
-        offer = find("remotes", FALLBACK)
-    try:
-        remote = offer.factory(address, **(options or {}))
-    except Exception as error:
-        if isinstance(error, PluginError) or (
-            isinstance(error, CompatkitError) and not isinstance(error, UsageError)
-        ):
-            raise
-        if isinstance(error, UsageError) or (
-            isinstance(error, TypeError | ValueError) and not isinstance(error, OSError)
-        ):
-            raise UsageError(
-                f"{url}: {str(error).rstrip('.')}. Check the address and the options. Installed remotes: "
-                f"{', '.join(names('remotes'))}.",
-                subject=url,
-            ) from safe_cause(error)
-        if failures.is_environmental(error):
-            with convert_errors(url, "open", ""):
-                raise
-        raise offer.owner.error(f"could not open {url}: {type(error).__name__}: {error}") from safe_cause(
-            error
-        )
-    if isinstance(remote, Path):
-        return remote.absolute()
-    if isinstance(remote, PackageStore):
-        return Packages(remote, url)
-    if not isinstance(remote, ObjectStore):
-        raise offer.owner.error(
-            f"expected an ObjectStore, a PackageStore or a Path for {url}, got {type_of(remote)}."
-        )
-    if type(remote.parallel) is not int or remote.parallel < 1:
-        raise offer.owner.error(f"expected parallel of {url} to be 1 or more, got {remote.parallel!r:.40}.")
-    return Files(remote, url)

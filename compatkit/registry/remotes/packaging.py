@@ -24,44 +24,14 @@ from compatkit.registry.log import LIMIT
 from compatkit.registry.names import Reference, Version, check_name
 from compatkit.registry.refs import References, version_line
 from compatkit.registry.remotes.files import convert_errors
-from compatkit.registry.remotes.packages import Package, PackageFile, PackageStore, Role, WrittenPackage
+from compatkit.registry.remotes.located import Packages
+from compatkit.registry.remotes.packages import Package, PackageFile, Role, WrittenPackage
 from compatkit.registry.remotes.read_ahead import read_ahead
 from compatkit.registry.remotes.remote import scratch_folder, write_scratch
-from compatkit.registry.resolving import split
 from compatkit.registry.signing.signatures import FOLDER as SIGNATURES
 from compatkit.registry.store import Store
 
 ROLES: Mapping[str, Role] = {"component": "manifest", "payload": "weights"}
-
-
-@attrs.frozen(eq=False)
-class Packages:
-    """Packages at an address.
-
-    Attributes:
-        store: Package store that a plugin opened.
-        url: Address for messages, without secrets.
-    """
-
-    store: PackageStore = attrs.field(repr=False)
-    url: str
-
-    def read(self, patterns: Sequence[str], refused: list[Refusal]) -> Iterator[Package]:
-        """Yield at least the packages of components that patterns name; add unreadable ones to ``refused``."""
-        names = [split(pattern)[0] for pattern in patterns]
-        with convert_errors(self.url, "list", ""):
-            yield from self.store.named_packages(
-                names, lambda what, error: refused.append(Refusal(what, error))
-            )
-
-    def exists(self, names: Sequence[str]) -> bool:
-        """Return whether there are packages at the address.
-
-        Args:
-            names: Names of the components that are going to be written.
-        """
-        with convert_errors(self.url, "list", ""):
-            return self.store.exists(names)
 
 
 @attrs.define(eq=False)
@@ -268,6 +238,7 @@ def _package(store: Store, reference: Reference, graph: BlobGraph) -> tuple[Pack
     files: list[PackageFile] = []
     for digest in sorted(digests, key=lambda digest: (digest != own, digest)):
         role = ROLES.get(graph.blobs[digest].role, "blob")
+        graph.origin.fetch(graph.blobs[digest])
         size = store.objects.size(digest)
         if size is None:
             size = len(memoryview(store.objects.view(digest)))  # restores it, or raises

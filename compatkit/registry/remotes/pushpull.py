@@ -18,11 +18,14 @@ from compatkit.registry.copy.report import TransferReport
 from compatkit.registry.copy.settings import TransferSettings, matching_names
 from compatkit.registry.copy.transfer import ComponentTransfer
 from compatkit.registry.layout import FOLDERS, MARKER
-from compatkit.registry.opening import AnyRegistry
+from compatkit.registry.opening import AnyRegistry, open_store_of
 from compatkit.registry.remotes import named
 from compatkit.registry.remotes.address import Located, locate
+from compatkit.registry.remotes.fetching import add_source
 from compatkit.registry.remotes.files import Files
-from compatkit.registry.remotes.packaging import PackageOrigin, Packages, write_packages
+from compatkit.registry.remotes.located import Packages
+from compatkit.registry.remotes.named import SavedRemote
+from compatkit.registry.remotes.packaging import PackageOrigin, write_packages
 from compatkit.registry.remotes.remote import Remote, scratch_folder
 from compatkit.registry.store import Store
 
@@ -143,6 +146,7 @@ def pull(
     """
     requested = None if patterns is None else _as_list(patterns)
     settings = settings or TransferSettings()
+    source = None if settings.weights or settings.dry_run else _source(remote, options)
     if (saved := named.find(remote)) is not None and saved.trusted:
         settings = attrs.evolve(settings, follow_aliases=True, follow_withdrawals=True)
     with _origin(remote, options, ["*"] if requested is None else requested) as origin:
@@ -152,6 +156,8 @@ def pull(
             _check_distinct(target, origin.store.root)
         if isinstance(origin, Remote):
             origin.local = target.objects
+        if source is not None:
+            add_source(target.root, target.id, source)
         report = ComponentTransfer(origin, LocalRegistry(target), settings).run(wanted)
     report.refused[:0] = origin.refused
     if not wanted:
@@ -192,6 +198,23 @@ def clone(
     _check_new(folder)
     report = pull(lambda: Store.init(folder), remote, options=options, settings=settings)
     return Store.open(folder), report
+
+
+def _source(remote: AnyRegistry | Located, options: Mapping[str, Any] | None) -> SavedRemote:
+    """Return what is saved of a remote that weights are fetched from later.
+
+    Raises:
+        UsageError: It is not an address, has packages, or comes with secrets.
+    """
+    if (store := open_store_of(remote)) is not None:
+        return SavedRemote(str(store.root))
+    if (saved := named.find(remote)) is not None:
+        return SavedRemote.of(saved.address, {**saved.options, **(options or {})})
+    if not isinstance(remote, str | os.PathLike) or isinstance(locate(remote, options), Packages):
+        raise UsageError(
+            f"Single weights cannot be fetched from {remote}; copy it with weights.", subject=str(remote)
+        )
+    return SavedRemote.of(os.fspath(remote), options)
 
 
 def _check_new(folder: Path) -> None:
@@ -274,7 +297,7 @@ def _check_exists(located: Located, options: Mapping[str, Any] | None, names: li
 
 def _is_registry(located: Located, names: list[str]) -> bool:
     if isinstance(located, Files):
-        return located.read(MARKER, 0, 1) is not None
+        return located.size(MARKER) is not None
     return located.exists(names) if isinstance(located, Packages) else (located / MARKER).exists()
 
 

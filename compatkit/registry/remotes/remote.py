@@ -276,6 +276,9 @@ class Remote(Target):
 
     def copy(self, origin: Origin, blob: ComponentBlob, copied: CopyProgress) -> bool:
         """Upload a verified blob of the local registry, unless the remote has one of its size."""
+        if blob.size is not None and self._sizes.get(blob.digest) == blob.size:
+            return False
+        origin.fetch(blob)
         data = memoryview(self.local.view(blob.digest))
         blob.check_size(len(data))
         if self._sizes.get(blob.digest) == len(data):

@@ -1,0 +1,161 @@
+"""Weights that a clone left in its remotes, and that are fetched when they are needed.
+
+Which remotes these are stands in the user's configuration, by identity and root of the registry: no file of a registry
+brings about network access.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+
+from compatkit.contracts.manifest import Payload
+from compatkit.errors import CompatkitError, IntegrityError, UsageError
+from compatkit.foundation import cache
+from compatkit.foundation.addresses import is_url
+from compatkit.registry import disk as durable
+from compatkit.registry.blobs import Objects
+from compatkit.registry.copy.endpoints import ComponentBlob, OpenBlob
+from compatkit.registry.copy.verified import opened_file, write_verified
+from compatkit.registry.layout import inspect
+from compatkit.registry.os_errors import environment
+from compatkit.registry.remotes.files import Files
+from compatkit.registry.remotes.located import open_address
+from compatkit.registry.remotes.named import SavedRemote
+from compatkit.registry.remotes.remote import Remote
+from compatkit.registry.signing.trust import configuration
+
+_fetching: ContextVar[frozenset[Path]] = ContextVar("fetching", default=frozenset())
+"""Registries for which this thread fetches; two that name each other must not ask in circles."""
+
+
+def sources(root: Path, identity: str) -> list[SavedRemote]:
+    """Return the remotes that a registry fetches missing weights from; none for most registries.
+
+    Args:
+        root: Folder of the registry.
+        identity: Its identity.
+
+    Raises:
+        FormatError: A file is malformed.
+        EnvironmentFailure: A file cannot be read.
+    """
+    folder = _folder(root, identity)
+    with environment("read", folder):
+        names = sorted(os.listdir(folder)) if folder.is_dir() else []
+    remotes = (SavedRemote.read(folder / name) for name in names if name.endswith(".json"))
+    return [remote for remote in remotes if remote is not None]
+
+
+def add_source(root: Path, identity: str, remote: SavedRemote) -> None:
+    """Record a remote that a registry fetches missing weights from.
+
+    Args:
+        root: Folder of the registry.
+        identity: Its identity.
+        remote: Object store or folder that is a registry.
+
+    Raises:
+        EnvironmentFailure: The configuration cannot be written.
+    """
+    name = hashlib.sha256(remote.address.encode()).hexdigest()[:16]
+    remote.write(_folder(root, identity) / f"{name}.json", replace=True)
+
+
+def described(root: Path, identity: str) -> str:
+    """Return the remotes of ``sources`` for messages; empty if there are none, or their record is damaged."""
+    try:
+        return ", ".join(map(str, sources(root, identity)))
+    except IntegrityError:
+        return ""
+
+
+def fetch_payload(objects: Objects, identity: str, payload: Payload, owner: str) -> bool:
+    """Fetch weights that a clone left in its remotes; see ``fetch``.
+
+    Args:
+        objects: Blobs of the registry that needs them.
+        identity: Identity of the registry.
+        payload: Weights in a manifest.
+        owner: Component for messages.
+    """
+    blob = ComponentBlob(payload.file.blob, "payload", owner, payload.file.bytes, payload)
+    return fetch(objects, identity, blob)
+
+
+def fetch(objects: Objects, identity: str, blob: ComponentBlob) -> bool:
+    """Fetch weights that a clone left in its remotes; they are verified before they get their name, and kept.
+
+    Any number of processes may fetch the same weights.
+
+    Args:
+        objects: Blobs of the registry that needs them.
+        identity: Identity of the registry.
+        blob: Digest, size and tensors of the weights.
+
+    Returns:
+        Whether they were fetched; False if they are here, also in ``trash`` or damaged in ``quarantine``, or if the
+        registry has no such remote.
+
+    Raises:
+        IntegrityError: No remote has them, or one has other bytes.
+        UsageError: A remote is no registry any more.
+        EnvironmentFailure: A remote cannot be reached, or the disk is full.
+    """
+    root = objects.root.resolve()
+    if (
+        objects.size(blob.digest) is not None
+        or root in _fetching.get()
+        or not (remotes := sources(objects.root, identity))
+        or objects.copies_aside(blob.digest)
+    ):
+        return False
+    errors: list[CompatkitError] = []
+    token = _fetching.set(_fetching.get() | {root})
+    try:
+        for remote in remotes:
+            try:
+                write_verified(objects, lambda remote=remote: _opened(remote, blob), blob, lambda size: None)
+                return True
+            except CompatkitError as error:
+                errors.append(error)
+    finally:
+        _fetching.reset(token)
+    address, error = remotes[0], errors[0]
+    error.args = (
+        f"{blob.owner}: the weights {blob.digest} are not in {objects.root}, which was cloned without weights, and "
+        f"could not be fetched from {address}: {error} Once that is mended, a load fetches them; `compatkit --registry "
+        f"{objects.root} pull {address}` fetches all weights.",
+    )
+    raise error
+
+
+@contextmanager
+def _opened(remote: SavedRemote, blob: ComponentBlob) -> Iterator[OpenBlob]:
+    """Open weights in a remote."""
+    located = open_address(remote.address, remote.options) if is_url(remote.address) else Path(remote.address)
+    if isinstance(located, Files):
+        with closing(Remote(located)) as origin, origin.open(blob.digest, blob.owner) as opened:
+            yield opened
+        return
+    if not isinstance(located, Path):
+        raise UsageError(
+            f"{remote} has packages, from which single weights are not fetched.", subject=str(remote)
+        )
+    objects = Objects(located)
+    fetch(objects, inspect(located).id, blob)  # it may be such a clone, too
+    path = objects.path(blob.digest)
+    with environment("read", path):
+        descriptor = durable.open_plain(path, located)
+    if descriptor is None:
+        raise IntegrityError(f"{blob.owner}: {located} lacks {blob.digest}.", subject=blob.digest)
+    with opened_file(descriptor, path) as opened:
+        yield opened
+
+
+def _folder(root: Path, identity: str) -> Path:
+    return configuration() / "weights" / cache.folder(root, identity).name
