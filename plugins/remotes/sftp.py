@@ -215,12 +215,16 @@ class SftpStore(ObjectStore):
             rename(draft, self._path(path))
 
     def _make_parents(self, channel: SFTPClient, path: str) -> None:
-        """Make the folders above a file; what hinders it shows when the file is written."""
+        """Make the folders above a file that are missing."""
         parts = path.split("/")[:-1]
         for depth in range(1, len(parts) + 1):
-            if folder := "/".join(parts[:depth]):
-                with suppress(OSError):
+            folder = "/".join(parts[:depth])
+            if folder and not _exists(channel, folder):
+                try:
                     channel.mkdir(folder)
+                except OSError:
+                    if not _exists(channel, folder):  # else another push made it
+                        raise
 
     @contextmanager
     def _channel(self) -> Iterator[SFTPClient]:

@@ -233,7 +233,7 @@ def test_what_is_wrong_with_an_address_is_told(store: Store, source: Store, s3: 
     remote, options = s3
     with pytest.raises(LayoutError, match="is not a registry"):
         pull(store, remote, options=options)
-    with pytest.raises(EnvironmentFailure, match="the bucket or repository does not exist"):
+    with pytest.raises(EnvironmentFailure, match="the bucket, repository or folder does not exist"):
         push(source, "s3://no-such-bucket-here/x", options=options)
     closed = {
         **options,

@@ -353,6 +353,18 @@ def test_a_bucket_that_does_not_exist_is_told(tmp_path: Path, store: Store, sour
                 move(source, "s3://no-such-bucket/team", options=server.options)
 
 
+def test_a_folder_that_was_pushed_to_over_ssh_is_a_registry_there(tmp_path: Path, source: Store):
+    with servers.sshd(tmp_path / "server") as server:
+        options = {"known_hosts": str(server.known_hosts), "key_filename": str(server.key)}
+        host = f"sftp://{server.user}@{server.server.host}"
+        push(source, f"{host}{tmp_path}/there/parts", options=options).check()
+        there = Store.open(tmp_path / "there" / "parts")
+        assert content(there.root) == content(source.root) and examine(there).sound
+        (tmp_path / "file").write_text("")
+        with pytest.raises(EnvironmentFailure):
+            push(source, f"{host}{tmp_path}/file/parts", options=options)
+
+
 def test_an_unknown_key_of_an_ssh_server_is_never_accepted(tmp_path: Path, store: Store):
     with servers.sshd(tmp_path / "server") as server:
         address = f"sftp://{server.user}:secret@{server.server.host}{tmp_path}/parts"

@@ -90,7 +90,7 @@ CAUSES = (
         replies=frozenset({421}),
     ),
     Cause(
-        "the bucket or repository does not exist; create it first",
+        "the bucket, repository or folder does not exist; create it first",
         classes=(FileNotFoundError,),
         names=("nosuchbucket", "repositorynotfound"),
         statuses=frozenset({404, 410}),
