@@ -56,6 +56,7 @@ PUBLIC_MODULES = {
     "compatkit.hooks",
     "compatkit.foundation.limits",
     "compatkit.evaluation.metrics",
+    "compatkit.registry.remotes.failures",
     "compatkit.registry.remotes.objectstore",
     "compatkit.registry.remotes.packages",
     "compatkit.reports.pictures",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -50,6 +50,22 @@ def filesystem_class(protocol: str) -> Any:
         ) from error
 
 
+def open_system(address: str, options: Mapping[str, Any]) -> tuple[Any, str]:
+    """Return a file system for an address, and the path of the address in it.
+
+    Args:
+        address: Address with a protocol that fsspec knows.
+        options: Options of the file system.
+
+    Raises:
+        MissingDependency: The required library is not installed.
+    """
+    system = filesystem_class(address.partition("://")[0])
+    settings = {**system._get_kwargs_from_urls(address), "use_listings_cache": False, **options}
+    root = str(system._strip_protocol(address)).rstrip("/")
+    return system(skip_instance_cache=True, **settings), root
+
+
 @attrs.frozen(eq=False)
 class FileSystemStore(ObjectStore):
     """The files in one folder of an object store, in which a file appears with its complete content or not at all.
@@ -73,7 +89,7 @@ class FileSystemStore(ObjectStore):
         try:
             listing: Any = self.system.find(top, detail=True)
         except (FileNotFoundError, NotADirectoryError) as error:
-            return _unless_bucket_missing(error, {})
+            return unless_bucket_missing(error, {})
         prefix, sizes = f"{top.strip('/')}/", dict[str, int]()
         for name, info in listing.items():
             path = str(name).lstrip("/")
@@ -86,7 +102,7 @@ class FileSystemStore(ObjectStore):
         try:
             info: Any = self.system.info(self.path(path))
         except FileNotFoundError as error:
-            return _unless_bucket_missing(error, None)
+            return unless_bucket_missing(error, None)
         return _size(info) if info.get("type") == "file" else None
 
     def read(self, path: str, start: int, count: int) -> bytes | None:
@@ -94,7 +110,7 @@ class FileSystemStore(ObjectStore):
         try:
             data: Any = self.system.cat_file(self.path(path), start=start, end=start + count)
         except FileNotFoundError as error:
-            return _unless_bucket_missing(error, None)
+            return unless_bucket_missing(error, None)
         except OSError as error:
             if error.errno in _BEYOND and (self.size(path) or 0) <= start:
                 return b""
@@ -153,8 +169,13 @@ class FileSystemStore(ObjectStore):
         return [str(path).rstrip("/").rpartition("/")[2] for path in listing]
 
 
-def _unless_bucket_missing(error: OSError, value: Result) -> Result:
-    """Return a value for a file that is missing; raise the error if its bucket is."""
+def unless_bucket_missing(error: OSError, value: Result) -> Result:
+    """Return a value for a file that is missing; raise the error if its bucket is.
+
+    Args:
+        error: Error about a missing file.
+        value: Result where only the file is missing.
+    """
     if any(type(cause).__name__ == "NoSuchBucket" for cause in chain(error)):
         raise error
     return value

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 from far import EXTRACTOR, HEAD, content, import_layout
-from servers import Server, docker_registry
+from servers import Server, docker_registry, program
 
 from compatkit.components.registry import Registry
-from compatkit.errors import EnvironmentFailure, Unsigned, VersionExists
+from compatkit.errors import EnvironmentFailure, LayoutError, Unsigned, VersionExists
 from compatkit.registry.copy.report import TransferReport
 from compatkit.registry.copy.settings import TransferSettings
 from compatkit.registry.maintenance.check import examine
@@ -166,6 +166,43 @@ def test_a_password_is_taken_from_the_login_and_a_wrong_one_refused(
     skopeo("login", "--tls-verify=false", "-u", "alice", "-p", "secret", "--authfile", str(file), server.host)
     push(source, address).check()
     assert len(pull(store, address).check().created) == 2
+
+
+def test_encryption_is_required_and_checked(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, store: Store, source: Store, server: Server, address: str
+):
+    openssl = program("openssl", "apt-get install openssl")
+    files = {"key": str(tmp_path / "key.pem"), "certificate": str(tmp_path / "certificate.pem")}
+    command = [
+        openssl,
+        "req",
+        "-x509",
+        "-newkey",
+        "rsa:2048",
+        "-nodes",
+        "-days",
+        "2",
+        "-subj",
+        "/CN=registry",
+    ]
+    command += [
+        "-addext",
+        "subjectAltName=IP:127.0.0.1",
+        "-keyout",
+        files["key"],
+        "-out",
+        files["certificate"],
+    ]
+    subprocess.run(command, check=True, capture_output=True)
+    http = json.loads(Path(server.command[-1]).read_text())["http"]
+    change_settings(server, http={**http, "tls": files})
+    for options in ({}, {"plain_http": False}):  # without encryption; a certificate that nobody trusts
+        with pytest.raises((EnvironmentFailure, LayoutError)) as error:
+            push(source, address, options=options)
+        assert error.value.exit_code in (2, 4)
+    monkeypatch.setenv("SSL_CERT_FILE", files["certificate"])
+    push(source, address, options={"plain_http": False}).check()
+    assert len(pull(store, address, options={"plain_http": False}).check().created) == 2
 
 
 def test_a_registry_that_is_killed_takes_the_rest_of_an_upload_later(

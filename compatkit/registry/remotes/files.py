@@ -140,7 +140,10 @@ class Files:
 
     def close(self) -> None:
         """End connections."""
-        with suppress(Exception):  # nothing is left to do over them
+        with (
+            suppress(EnvironmentFailure),
+            convert_errors(self.url, "close", ""),
+        ):  # nothing is left to be sent
             self.store.close()
 
     def neighbors(self) -> list[str]:

@@ -30,6 +30,25 @@ class ObjectStore(ABC):
             folder: Path without a slash at the end.
         """
 
+    def fingerprints(self, folder: str) -> Mapping[str, str] | None:
+        """Return a fingerprint of the content of each file in a folder, at any depth, by path; None if there are none.
+
+        With them, the contents of small files are taken from one file of the remote that repeats them, instead of a
+        request each.
+
+        Args:
+            folder: Path without a slash at the end.
+        """
+        return None
+
+    def fingerprint(self, data: bytes) -> str:
+        """Return the fingerprint that ``fingerprints`` has for a file with some content.
+
+        Args:
+            data: The content.
+        """
+        raise NotImplementedError
+
     @abstractmethod
     def size(self, path: str) -> int | None:
         """Return the size of a file in bytes; None if there is no such file."""

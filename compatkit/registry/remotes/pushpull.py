@@ -297,7 +297,7 @@ def _check_exists(located: Located, options: Mapping[str, Any] | None, names: li
 
 def _is_registry(located: Located, names: list[str]) -> bool:
     if isinstance(located, Files):
-        return located.size(MARKER) is not None
+        return located.read(MARKER, 0, 1) is not None
     return located.exists(names) if isinstance(located, Packages) else (located / MARKER).exists()
 
 
