@@ -77,7 +77,7 @@ def many(folder: Path, server: Server, components: int) -> None:
     for what, act in {
         "first push": lambda: push(here, address),
         "same push": lambda: push(here, address),
-        "pull of one": lambda: pull(one, address, "parts/p7"),
+        "pull of one": lambda: pull(one, address, "parts/p0"),
         "pull of all": lambda: pull(all_of_them, address),
         "same pull": lambda: pull(all_of_them, address),
     }.items():

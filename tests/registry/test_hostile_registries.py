@@ -124,8 +124,9 @@ def test_where_repositories_are_not_listed_components_are_named(
         assert (error.value.code, error.value.subject) == ("usage", pushed.address.removeprefix("oci://"))
     assert not (tmp_path / "copy").exists()
     assert [str(item) for item in pull(store, pushed.address, f"{HEAD}@^2").check().created] == VERSIONS[1:]
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFound, match="has no component 'nothing'") as missing:
         pull(store, pushed.address, "nothing")
+    assert missing.value.subject == "nothing"
     with pytest.raises(NotFound):
         pull(store, pushed.address, "a-.b")
     assert push(source, pushed.address, settings=TransferSettings(create=False)).check().blobs == 0

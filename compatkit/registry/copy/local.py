@@ -105,7 +105,7 @@ class LocalRegistry(Target):
         """Return a verified blob, or None; a damaged one is moved to quarantine."""
         objects = self.store.objects
         with suppress(IntegrityError):
-            return memoryview(objects.view(digest)) if objects.retain(digest) else None
+            return memoryview(objects.view(digest)).toreadonly() if objects.retain(digest) else None
         return None
 
     def create(self, files: Sequence[SmallFile]) -> set[str]:

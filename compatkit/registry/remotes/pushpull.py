@@ -10,7 +10,7 @@ from typing import Any
 
 import attrs
 
-from compatkit.errors import CompatkitError, LayoutError, UsageError, near
+from compatkit.errors import CompatkitError, LayoutError, NotFound, UsageError, near
 from compatkit.registry import resolving
 from compatkit.registry.copy.endpoints import Origin
 from compatkit.registry.copy.local import LocalRegistry
@@ -236,6 +236,10 @@ def _requested_patterns(origin: Origin, patterns: Iterable[str] | None) -> list[
     with origin.translate_errors():
         for pattern in wanted:
             if not matching_names(pattern, origin.names()):
+                if (
+                    isinstance(origin, PackageOrigin) and not origin.names()
+                ):  # others may be there, and were not read
+                    raise NotFound(f"{origin.address} has no component {pattern!r}.", subject=pattern)
                 resolving.select(origin.references, pattern)  # raises an error that lists the known names
     return wanted
 

@@ -42,6 +42,8 @@ METADATA_KEY = "compatkit"
 _DTYPES = "U64 I64 F64 C64 F32 U32 I32 BF16 F16 U16 I16 F8_E5M2FNUZ F8_E4M3FNUZ F8_E4M3 F8_E5M2 I8 U8 BOOL"
 _ORDER = {code: index for index, code in enumerate(_DTYPES.split())}
 """Order of dtypes in a file: large elements first, so that all are aligned."""
+HASHED = 2**23
+"""Bytes of a mapped file that are in memory while it is hashed."""
 ALIGNMENT = 64
 """Alignment of tensors in bytes, as in torch. The last bits of matrix products and some convolutions depend on the
 alignment, so that a reloaded network could differ from the original."""
@@ -173,9 +175,20 @@ def tensor_digest(data: Buffer, header: Header | None = None) -> str:
     view = memoryview(data).cast("B")
     checked = check_header(view) if header is None else header
     return combine(
-        (entry.name, entry.dtype, entry.shape, hashlib.sha256(view[entry.start : entry.stop]).digest())
+        (entry.name, entry.dtype, entry.shape, _sha256(view, entry.start, entry.stop))
         for entry in checked.tensors
     )
+
+
+def _sha256(view: memoryview, start: int, stop: int) -> bytes:
+    """Return the SHA-256 sum of a range; the pages of a file that is mapped to be read only are given back."""
+    mapped, hashed = view.obj, hashlib.sha256()
+    for position in range(start, stop, HASHED):
+        hashed.update(view[position : min(position + HASHED, stop)])
+        if view.readonly and isinstance(mapped, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+            page = position - position % mmap.PAGESIZE
+            mapped.madvise(mmap.MADV_DONTNEED, page, min(HASHED, len(mapped) - page))
+    return hashed.digest()
 
 
 def state_digest(state: Mapping[str, Tensor]) -> str:
