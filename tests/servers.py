@@ -112,7 +112,7 @@ class Server:
     def kill(self) -> None:
         """Kill the process and those that it started, as a power cut would."""
         if self.process is not None:
-            for number in reversed(family(self.process.pid)):
+            for number in family(self.process.pid):  # first the one that would start the others again
                 with suppress(ProcessLookupError):
                     os.kill(number, signal.SIGKILL)
             self.process.wait(10)
