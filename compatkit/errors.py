@@ -280,6 +280,12 @@ class SignatureError(CompatkitError):
     code = "signature"
 
 
+class NotAllowed(CompatkitError):
+    """The settings of a registry let only certain keys do this."""
+
+    code = "not-allowed"
+
+
 class Unsigned(SignatureError):
     """The component has no signature."""
 

@@ -18,7 +18,7 @@ from compatkit.contracts.contract import Blueprint, Contract, Data, Port, Protoc
 from compatkit.contracts.manifest import Manifest, Parent, Payload, function_digest
 from compatkit.foundation.codec import dumps
 from compatkit.registry.policies import Images, Policy
-from compatkit.registry.signing.signer import SigningKey
+from compatkit.registry.signing.private_keys import SigningKey
 from compatkit.registry.store import Store
 from compatkit.registry.weights.tensorfile import tensor_digest
 

@@ -36,7 +36,8 @@ from compatkit.errors import CompatkitError
 from compatkit.evaluation.records import Cells, record
 from compatkit.foundation.codec import MAX_BYTES
 from compatkit.registry.layout_scan import scan
-from compatkit.registry.signing.signer import SigningKey, sign
+from compatkit.registry.signing.private_keys import SigningKey
+from compatkit.registry.signing.signer import sign
 from compatkit.registry.signing.trust import Trusted
 from compatkit.registry.signing.verify import verify as verify_signatures
 from compatkit.registry.store import Store

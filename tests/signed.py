@@ -24,8 +24,9 @@ from compatkit.errors import (
 )
 from compatkit.registry.signing.checks import SKEW
 from compatkit.registry.signing.envelope import LIMIT
+from compatkit.registry.signing.private_keys import SigningKey
 from compatkit.registry.signing.signatures import file_name
-from compatkit.registry.signing.signer import SigningKey, sign
+from compatkit.registry.signing.signer import sign
 from compatkit.registry.signing.trust import Distrust, Trusted
 from compatkit.registry.store import Store
 

@@ -34,7 +34,7 @@ from compatkit.foundation.codec import digest
 from compatkit.registry.maintenance.check import examine, open_damaged
 from compatkit.registry.policies import Images, Policy
 from compatkit.registry.remotes.pushpull import pull
-from compatkit.registry.signing.signer import SigningKey
+from compatkit.registry.signing.private_keys import SigningKey
 from compatkit.registry.signing.trust import Trusted
 from compatkit.registry.store import Store
 from compatkit.registry.weights.header import read_header

@@ -26,7 +26,7 @@ import compatkit
 REPOSITORY = Path(__file__).resolve().parents[1]
 FOLDERS = {"compatkit": "compatkit", "compatkit_plugins": "plugins", "compatkit_studies": "studies"}
 ONLY_IN = {
-    "cryptography": ("compatkit.registry.signing.keys", "compatkit.registry.signing.signer"),
+    "cryptography": ("compatkit.registry.signing.keys", "compatkit.registry.signing.private_keys"),
     "datasets": ("compatkit.data.huggingface",),
     "fsspec": (
         "compatkit.data.filesystem",

@@ -62,6 +62,7 @@ COMMANDS = {
     "rank": "Score extractors for a data set before any training.",
     "recombine": "Combine a head with another network's extractor, and measure it.",
     "search": "Find components by kind, tags, model, width or class.",
+    "settings": "Show or change which signatures are required, and which keys may do what.",
     "show": "Show a component's contract.",
     "sign": "Sign components with a private key.",
     "signatures": "Show who signed components, and whether the signatures are valid.",

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import click
 
-from compatkit.cli.options import Options, argument, command, option
+from compatkit.cli.options import argument, command, option
 from compatkit.cli.output import emit
+from compatkit.cli.releases import SigningOptions
 from compatkit.cli.roots import open_store
-from compatkit.cli.sign import key_option, signer
 from compatkit.errors import UsageError
 from compatkit.registry.aliases import ANY
 
 
-class AliasOptions(Options):
+class AliasOptions(SigningOptions):
     """Arguments and options of ``alias``."""
 
     name: str = argument()
@@ -23,7 +23,6 @@ class AliasOptions(Options):
         "Move it only if it points to this version now; 'none': only if it does not exist.",
         metavar="VERSION",
     )
-    key: str | None = key_option
 
 
 @command("alias", AliasOptions)
@@ -45,8 +44,7 @@ def alias_command(options: AliasOptions) -> int | None:
         return None
     before = store.aliases(options.name).get(options.alias)
     expected = ANY if options.expected is None else None if options.expected == "none" else options.expected
-    before_move = signer(store, options.key)
-    store.set_alias(options.name, options.alias, options.version, expected=expected, before=before_move)
+    store.set_alias(options.name, options.alias, options.version, expected=expected)
     if options.json:
         return emit({**options.only("name", "alias", "version"), "before": before})
     was = f", was {before}" if before else ""

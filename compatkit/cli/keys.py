@@ -10,10 +10,10 @@ import click
 
 from compatkit.cli.options import Options, argument, command, group, option
 from compatkit.cli.output import clean, columns, emit, news, next_step
-from compatkit.cli.sign import ask, key_folder
+from compatkit.cli.private_keys import ask
 from compatkit.errors import UsageError
 from compatkit.registry.signing.keys import PublicKey, read_small
-from compatkit.registry.signing.signer import PASSPHRASE, SigningKey
+from compatkit.registry.signing.private_keys import PASSPHRASE, SigningKey, key_folder
 from compatkit.registry.signing.trust import Folder
 
 

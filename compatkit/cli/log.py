@@ -6,6 +6,7 @@ import click
 
 from compatkit.cli.options import Options, argument, command
 from compatkit.cli.output import clean, emit, fold
+from compatkit.cli.private_keys import named
 from compatkit.cli.roots import open_store
 from compatkit.errors import IntegrityError, NotFound
 from compatkit.registry.history import HistoryEntry
@@ -24,7 +25,8 @@ class LogOptions(Options):
 def log_command(options: LogOptions) -> int | None:
     """Show the history of NAME, newest first: versions, withdrawals and drops with their reasons, moves of aliases.
 
-    NAME may be a glob, such as 'digits/*'. Damaged entries cause exit code 3.
+    Each entry says who made it, as recorded: a key, or else the name of a user; and from which git commit. NAME may be
+    a glob, such as 'digits/*'. Damaged entries cause exit code 3.
     """
     from compatkit.registry.history import log
 
@@ -45,9 +47,17 @@ def log_command(options: LogOptions) -> int | None:
     return code
 
 
+def _author(entry: HistoryEntry) -> str:
+    """Return who made a change, and from which commit."""
+    if not entry.by:
+        return ""
+    commit = f", commit {entry.commit[:12]}" if entry.commit else ""
+    return clean(f" (by {named(entry.by)}{commit})")
+
+
 def _print(entry: HistoryEntry) -> None:
     time = entry.when.replace("T", " ").removesuffix("+00:00")
     label = f"{time:<19}  {entry.what:<9}  {entry.version:<8}"
     color = "red" if entry.damaged else COLORS.get(entry.what)
-    line = fold(label, entry.detail, indent=2, size=len(label))
+    line = fold(label, f"{entry.detail}{_author(entry)}", indent=2, size=len(label))
     click.echo(line.replace(entry.what, click.style(entry.what, fg=color), 1))

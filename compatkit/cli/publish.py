@@ -21,7 +21,7 @@ from compatkit.contracts.manifest import About
 from compatkit.errors import CompatkitError, UsageError
 from compatkit.experiments.recipes import STATE, Recipe, StartedRun
 from compatkit.registry.names import Version
-from compatkit.registry.signing.signer import SigningKey
+from compatkit.registry.signing.private_keys import SigningKey
 
 if TYPE_CHECKING:
     from compatkit.training.fit import Fit

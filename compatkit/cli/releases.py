@@ -6,13 +6,13 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from compatkit.cli.options import Options, option, tags
-from compatkit.cli.sign import open_key
+from compatkit.cli.private_keys import open_key
 from compatkit.errors import UsageError
 
 if TYPE_CHECKING:
     from compatkit.components.registry import Registry
     from compatkit.contracts.manifest import About
-    from compatkit.registry.signing.signer import SigningKey
+    from compatkit.registry.signing.private_keys import SigningKey
 
 version_option = option(
     "Version number; default: the smallest step that the change requires.", metavar="X.Y.Z"
@@ -20,10 +20,11 @@ version_option = option(
 
 
 class SigningOptions(Options):
-    """Key that signs publications."""
+    """Key that signs publications and changes."""
 
     sign_with: str | None = option(
-        "Sign with this private key: a file, or a name of `compatkit keys`.", metavar="KEY"
+        "Sign with this private key: a file, or a name of `compatkit keys`; default: COMPATKIT_KEY.",
+        metavar="KEY",
     )
 
     def key(self) -> SigningKey | None:

@@ -7,18 +7,17 @@ import click
 from compatkit.cli.images import AdmissionOptions
 from compatkit.cli.options import argument, command, option
 from compatkit.cli.output import emit, progress
+from compatkit.cli.releases import SigningOptions
 from compatkit.cli.roots import open_store
-from compatkit.cli.sign import key_option, signer
 from compatkit.components.registry import numbered
 from compatkit.registry.restoring import restore
 
 
-class RestoreOptions(AdmissionOptions):
+class RestoreOptions(AdmissionOptions, SigningOptions):
     """Arguments and options of ``restore``."""
 
     reference: str = argument(metavar="NAME@VERSION")
     reason: str = option("Shown in the log.", metavar="TEXT")
-    key: str | None = key_option
 
 
 @command("restore", RestoreOptions)
@@ -37,7 +36,6 @@ def restore_command(options: RestoreOptions) -> int | None:
             options.reason,
             policy_checks=options.policy_checks(report),
             unmeasured=options.unmeasured,
-            before=signer(store, options.key),
         )
     if options.json:
         digest = store.references.digest(name, version)

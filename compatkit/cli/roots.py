@@ -7,6 +7,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import attrs
+
 from compatkit.cli.command_line import command_line
 from compatkit.cli.options import Options, option
 from compatkit.cli.output import news
@@ -17,6 +19,7 @@ from compatkit.foundation.addresses import is_url, normalized
 if TYPE_CHECKING:
     from compatkit.components.registry import Registry
     from compatkit.contracts.contract import Kind
+    from compatkit.registry.signing.private_keys import SigningKey
     from compatkit.registry.signing.trust import Trusted
     from compatkit.registry.store import Store
 
@@ -44,10 +47,12 @@ def open_store() -> Store:
     Raises:
         LayoutError: There is none, or its layout is not supported.
     """
+    from compatkit.registry.layout import locate
     from compatkit.registry.store import Store
 
-    root, trusted = _requested_root(), demanded()
-    return Store.find(trusted=trusted) if root is None else Store.open(Path(root).expanduser(), trusted)
+    root = _requested_root()
+    folder = locate(None) if root is None else Path(root).expanduser()
+    return Store.open(folder, demanded(), signing_key())
 
 
 def _requested_root() -> str | None:
@@ -84,6 +89,21 @@ def demanded() -> Trusted | None:
 
     check_installed()
     return Trusted.of(options.trusted or True)
+
+
+def signing_key() -> SigningKey | None:
+    """Return the key of ``--sign-with``, or None; COMPATKIT_KEY counts without it.
+
+    Raises:
+        KeyFileError: The key cannot be used.
+        MissingDependency: ``cryptography`` is not installed.
+    """
+    text = getattr(command_line().options, "sign_with", None)
+    if text is None:
+        return None
+    from compatkit.cli.private_keys import open_key
+
+    return open_key(text)
 
 
 def open_registry() -> Registry:
@@ -135,7 +155,7 @@ def ensure_store(root: Path) -> tuple[Store, bool]:
 
     fresh, above = not (root / MARKER).exists(), _above(root)
     try:
-        return Store.init(root, exist_ok=True), fresh
+        return attrs.evolve(Store.init(root, exist_ok=True), key=signing_key()), fresh
     except EnvironmentFailure:
         below = [root / name for name in FOLDERS]
         created = {folder for leaf in below for folder in (leaf, *leaf.parents) if above in folder.parents}

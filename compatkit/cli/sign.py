@@ -1,29 +1,20 @@
-"""``compatkit sign``, and private keys on the command line: found by file or name, opened with a passphrase."""
+"""``compatkit sign``: sign components, measured results, and changes of names."""
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from compatkit.cli.options import Options, argument, command, option
 from compatkit.cli.output import emit, next_step
+from compatkit.cli.private_keys import open_key
 from compatkit.cli.roots import open_registry
-from compatkit.errors import KeyFileError
-from compatkit.registry.signing.signer import SigningKey
-from compatkit.registry.signing.trust import configuration
 
 if TYPE_CHECKING:
-    from compatkit.registry.log import BeforeChange
-    from compatkit.registry.store import Store
+    pass
 
 all_option = option("All versions instead of the latest, withdrawn ones too.", "--all")
-key_option = option(
-    "Sign the change with this private key: a file, or the name of one of `compatkit keys new`.",
-    metavar="KEY",
-)
 
 
 class SignOptions(Options):
@@ -83,50 +74,3 @@ def sign_command(options: SignOptions) -> int | None:
         ends = f", until {result['expires']}" if result["expires"] else ""
         click.echo(f"{'signed' if signature.created else 'signed before'} {signature.subject}{ends}")
     next_step("signatures", *options.references, *(["--all"] if options.every else []))
-
-
-def key_folder() -> Path:
-    """Return the default folder of private keys."""
-    return configuration() / "keys"
-
-
-def open_key(text: str) -> SigningKey:
-    """Return the private key in a file, or with a name in the user's folder.
-
-    Raises:
-        KeyFileError: There is no such key, or it cannot be used; subclasses say why.
-        MissingDependency: ``cryptography`` is not installed.
-    """
-    file, own = Path(text).expanduser(), key_folder() / f"{text}.pem"
-    if not file.exists():
-        if len(Path(text).parts) != 1 or not own.exists():
-            raise KeyFileError(
-                f"There is no key {text}, neither here nor at {own}. See `compatkit keys new`.", subject=text
-            )
-        file = own
-    return SigningKey.load(file, passphrase=lambda: ask(f"Passphrase of {file}"))
-
-
-def signer(store: Store, key: str | None) -> BeforeChange | None:
-    """Return a function that signs a change before it is made; None without a key.
-
-    Args:
-        store: Files of the registry.
-        key: File or name of a private key, or None.
-    """
-    from compatkit.registry.signing.changes import change_signer
-
-    return None if key is None else change_signer(store, open_key(key))
-
-
-def ask(prompt: str, *, confirm: bool = False) -> str:
-    """Prompt for hidden input; return an empty text without a terminal.
-
-    Args:
-        prompt: Text before the input.
-        confirm: Whether to ask twice.
-    """
-    if not sys.stdin.isatty():
-        return ""
-    text = click.prompt(prompt, hide_input=True, confirmation_prompt=confirm, err=True)
-    return str(text)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import click
 
-from compatkit.cli.options import Options, argument, command, option
+from compatkit.cli.options import argument, command, option
 from compatkit.cli.output import clean, columns, counted, emit, paragraph
+from compatkit.cli.releases import SigningOptions
 from compatkit.cli.roots import open_store
-from compatkit.cli.sign import key_option, signer
 from compatkit.components.registry import numbered
 from compatkit.errors import UsageError
 from compatkit.registry.maintenance.retention import NEWEST, RetentionPlan, plan
 
 
-class WithdrawOptions(Options):
+class WithdrawOptions(SigningOptions):
     """Arguments and options of ``withdraw``."""
 
     reference: str = argument(metavar="NAME@VERSION")
@@ -25,7 +25,6 @@ class WithdrawOptions(Options):
         min=1,
     )
     dry_run: bool = option("With --keep: show what would be withdrawn and what stays; change nothing.")
-    key: str | None = key_option
 
 
 @command("withdraw", WithdrawOptions)
@@ -41,7 +40,7 @@ def withdraw_command(options: WithdrawOptions) -> int | None:
         raise UsageError("--dry-run needs --keep.")
     store, (name, number) = open_store(), numbered(options.reference, "withdraw")
     digest = store.references.digest(name, number)
-    store.withdraw(name, number, options.reason, before=signer(store, options.key))
+    store.withdraw(name, number, options.reason)
     note = store.tombstone(name, number)
     pointing = [alias for alias, version in store.aliases(name).items() if version == str(number)]
     reason = note.reason if note else options.reason
@@ -60,7 +59,7 @@ def _withdraw_old(options: WithdrawOptions, keep: int) -> int | None:
     store = open_store()
     retention = plan(store, options.reference, keep=keep, reason=options.reason)
     if not options.dry_run:
-        retention = retention.apply(signer(store, options.key))
+        retention = retention.apply()
     if options.json:
         return emit({**retention.to_json(), "dry_run": options.dry_run})
     _print(retention, "would withdraw" if options.dry_run else "withdrew")

@@ -196,7 +196,7 @@ def check_signature(store: Store, reference: Reference, require_signature: Trust
         SignatureError: There is no valid signature.
         UsageError: ``verify`` is ``"never"``, but a signature covers only verified bytes.
     """
-    for trust in (store.trusted, require_signature):
+    for trust in (store.signers, require_signature):
         if trust is not None and trust is not False:
             from compatkit.registry.signing import verify as signatures
 

@@ -20,11 +20,12 @@ from compatkit.foundation.addresses import local
 from compatkit.foundation.arguments import checks_arguments
 from compatkit.foundation.display import LINES, Shown
 from compatkit.registry.aliases import ANY, Anything
+from compatkit.registry.authorship import Author
 from compatkit.registry.history import change_between
 from compatkit.registry.layout import locate
 from compatkit.registry.names import Reference, Version
 from compatkit.registry.opening import AnyRegistry, opened
-from compatkit.registry.signing.changes import change_signer
+from compatkit.registry.settings import Settings, change_settings
 from compatkit.registry.signing.trust import Trust, Trusted
 from compatkit.registry.store import Store
 from compatkit.registry.versions.diff import Difference
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from compatkit.components.images import PolicyData
     from compatkit.evaluation.conditions import Progress
     from compatkit.registry.maintenance.operations import Maintenance
-    from compatkit.registry.signing.signer import SigningKey
+    from compatkit.registry.signing.private_keys import SigningKey
     from compatkit.reports.listing import Listing
 
 
@@ -95,6 +96,7 @@ class Registry(Comparing, Publishing, Copying, Shown):
         root: str | os.PathLike[str] | None = None,
         *,
         require_signature: Trust = False,
+        key: SigningKey | str | os.PathLike[str] | None = None,
         damaged: bool = False,
     ) -> Registry:
         """Open the registry in ``root``; None for COMPATKIT_REGISTRY, else the nearest folder above.
@@ -104,12 +106,14 @@ class Registry(Comparing, Publishing, Copying, Shown):
             require_signature: Signature required of every component that is loaded, recombined or measured: True for
                 one by your trusted keys (``compatkit keys``), or a folder of public keys, a file or a key; see
                 ``compatkit.registry.signing.public``. False or None requires none.
+            key: Private key that signs what is published, moved, withdrawn and changed: its file, or its name of
+                ``compatkit keys``; None for that of COMPATKIT_KEY, if any.
             damaged: Open it even if its ``compatkit.json`` is damaged or missing, for ``maintenance.verify`` and
                 ``maintenance.repair``.
 
         Raises:
             LayoutError: There is no registry, or its layout is not supported.
-            KeyFileError: The trusted keys cannot be determined.
+            KeyFileError: The trusted keys cannot be determined, or the key cannot be used.
             MissingDependency: Signatures are required, but ``cryptography`` is not installed.
         """
         trusted = None
@@ -122,7 +126,8 @@ class Registry(Comparing, Publishing, Copying, Shown):
             from compatkit.registry.maintenance.check import open_damaged
 
             return cls(attrs.evolve(open_damaged(locate(None) if root is None else root), trusted=trusted))
-        return cls(Store.find(trusted=trusted) if root is None else Store.open(root, trusted))
+        used = None if key is None else Author.of(key).key
+        return cls(Store.open(locate(None) if root is None else root, trusted, used))
 
     @classmethod
     def clone(
@@ -306,7 +311,6 @@ class Registry(Comparing, Publishing, Copying, Shown):
         version: str | None,
         *,
         expected: str | Anything | None = ANY,
-        key: SigningKey | None = None,
     ) -> None:
         """Point an alias to a version, or remove it with None; moves are recorded in the component's log.
 
@@ -318,29 +322,27 @@ class Registry(Comparing, Publishing, Copying, Shown):
             version: A version that is not withdrawn.
             expected: Version that it must point to now, None if it must not exist (compare-and-swap); by default it is
                 moved unconditionally, which may undo a concurrent move.
-            key: Private key that signs the move, so that it is followed where signatures are required.
 
         Raises:
             AliasMoved: It does not point to ``expected``.
             NotFound: No such name or version.
         """
         self.store.versions(name)
-        self.store.set_alias(name, alias, version, expected=expected, before=change_signer(self.store, key))
+        self.store.set_alias(name, alias, version, expected=expected)
 
-    def withdraw(self, reference: str, *, reason: str, key: SigningKey | None = None) -> None:
+    def withdraw(self, reference: str, *, reason: str) -> None:
         """Withdraw a version: only its digest finds it afterwards, and its number is never reused.
 
         Args:
             reference: Reference with a version: ``"digits/mnist.head@1.1.0"``.
             reason: Shown to everybody who requests this version.
-            key: Private key that signs the withdrawal, so that it is followed where signatures are required.
 
         Raises:
             NotFound: No such version.
             UsageError: No version is named, or no reason is given.
         """
         name, version = numbered(reference, "withdraw")
-        self.store.withdraw(name, version, reason, before=change_signer(self.store, key))
+        self.store.withdraw(name, version, reason)
 
     def restore(
         self,
@@ -350,7 +352,6 @@ class Registry(Comparing, Publishing, Copying, Shown):
         measure: bool = False,
         data: PolicyData = (),
         unmeasured: bool = False,
-        key: SigningKey | None = None,
     ) -> None:
         """Take the withdrawal of a version back; the log keeps both.
 
@@ -360,7 +361,6 @@ class Registry(Comparing, Publishing, Copying, Shown):
             measure: Measure what policies require and evidence does not decide.
             data: Images to measure on.
             unmeasured: Accept a version without the measurements that a policy requires; its log records that.
-            key: Private key that signs the restoration.
 
         Raises:
             NotFound: There is no such version, or it is not withdrawn.
@@ -382,7 +382,6 @@ class Registry(Comparing, Publishing, Copying, Shown):
             reason,
             policy_checks=checks,
             unmeasured=unmeasured,
-            before=change_signer(self.store, key),
         )
 
     def drop(self, reference: str, *, reason: str) -> str:
@@ -407,6 +406,28 @@ class Registry(Comparing, Publishing, Copying, Shown):
         from compatkit.registry.dropping import drop
 
         return drop(self.store, reference, reason).kept
+
+    @property
+    def settings(self) -> Settings:
+        """Settings in force: which signatures are required, and which keys may do what."""
+        return self.store.rules.settings
+
+    def change_settings(self, **changes: Any) -> Settings:
+        """Change settings; once there are owners, the key of ``open`` must be one of them.
+
+        Args:
+            **changes: New values of fields of ``settings``, such as ``protected_aliases=("prod",)``; the others stay.
+
+        Returns:
+            The settings in force.
+
+        Raises:
+            NotAllowed: The key is not an owner's; or there would be owners, and none of them signs.
+            UsageError: A field is unknown or has no valid value.
+            EnvironmentFailure: Disk full, no permission to write; nothing changed.
+        """
+        self.store.layout.check_writer(self.store.root)
+        return change_settings(self.store.root, self.store.author, **changes).settings
 
     @property
     def maintenance(self) -> Maintenance:

@@ -14,12 +14,16 @@ from typing import Any
 
 import attrs
 
-from compatkit.errors import AliasMoved, FormatError, InvalidName
+from compatkit.errors import AliasMoved, FormatError, InvalidName, SignatureError
+from compatkit.foundation.codec import digest as digest_of
 from compatkit.foundation.codec import dumps, loads
 from compatkit.registry import disk as durable
-from compatkit.registry.log import LIMIT, NUMBER, BeforeChange, Log, names_in, now
+from compatkit.registry.authorship import Author, author_in
+from compatkit.registry.log import LIMIT, NUMBER, Log, names_in, now
 from compatkit.registry.names import Version, check_alias
 from compatkit.registry.os_errors import environment
+from compatkit.registry.settings import Rules, rules_of
+from compatkit.registry.signing.signatures import Signatures
 
 
 class Anything(Enum):
@@ -41,12 +45,16 @@ class AliasEntry:
         before: Version before the move, None if the alias did not exist.
         after: Version after the move, None if the alias was removed.
         time: Time of the move: UTC, ISO 8601.
+        by: Author: key or user; empty if not recorded.
+        commit: Git commit of the author's folder; empty if not recorded.
     """
 
     number: int
     before: str | None
     after: str | None
     time: str
+    by: str = ""
+    commit: str = ""
 
 
 @attrs.frozen(eq=False)
@@ -104,7 +112,7 @@ class Aliases:
         version: str | None,
         *,
         expected: str | Anything | None = ANY,
-        before: BeforeChange | None = None,
+        author: Author | None = None,
     ) -> None:
         """Move an alias, or remove it. If it has this version already, only a different pointer is rewritten.
 
@@ -112,13 +120,18 @@ class Aliases:
             alias: Alias without a name.
             version: New version; None removes the alias.
             expected: Required current version, None if the alias must not exist; ``ANY`` for no requirement.
-            before: Called before the move is recorded; may raise to stop.
+            author: Author of the move; recorded, and signs it if there is a key.
 
         Raises:
             AliasMoved: The current version is not the expected one.
+            NotAllowed: The settings of the registry protect the alias from this author.
             EnvironmentFailure: Disk full, no permission to write, ...
         """
         log, last = self._log(alias), 0
+        author = author or Author.of()
+        fields, rules = author.fields(), rules_of(self.root)
+        if rules.settings.protects(alias):
+            rules.check_author("maintainers", author, f"move the protected alias {alias}", alias)
 
         def move(numbers: list[int]) -> bytes | None:
             nonlocal last
@@ -129,9 +142,13 @@ class Aliases:
                     f"{current or 'nothing'}: somebody moved it. Read it again, and pass its version as expected.",
                     subject=alias,
                 )
-            return None if current == version else dumps({"from": current, "to": version, "time": now()})
+            return (
+                None
+                if current == version
+                else dumps({"from": current, "to": version, "time": now(), **fields})
+            )
 
-        number = log.append(move, before) or last
+        number = log.append(move, author.signer(self.root)) or last
         if number and (number != last or self._read_pointer_file(alias) != _line(version, last)):
             self._write_pointer_file(alias, version, number)
 
@@ -139,12 +156,28 @@ class Aliases:
         return Log(self.root, self.folder / "@log" / check_alias(alias))
 
     def _current(self, alias: str, log: Log, numbers: list[int], pointer: bytes | None) -> str | None:
+        rules = rules_of(self.root)
+        is_protected = rules.settings.protects(alias)
         for number in reversed(numbers):
             move = _read(log, number)
+            if is_protected and not self._is_signed(log, number, rules):
+                continue
+            if move is not None and is_protected:
+                return move.after  # a pointer is not signed
             if move is not None:
                 self._compare(move, None if pointer is None else read_pointer(pointer), alias)
                 return move.after
-        return self._without_moves(alias)
+        return None if is_protected else self._without_moves(alias)
+
+    def _is_signed(self, log: Log, number: int, rules: Rules) -> bool:
+        """Return whether a maintainer signed a move; others of a protected alias do not count."""
+        data = log.read(number) or b""
+        path = log.path(number).relative_to(self.root).as_posix()
+        try:
+            rules.check_entry(path, data, Signatures(self.root).of(digest_of(data)))
+        except SignatureError:
+            return False
+        return True
 
     def _compare(self, move: AliasEntry, pointer: tuple[str, int] | None, alias: str) -> None:
         """Raise if the pointer contradicts the last move.
@@ -231,7 +264,7 @@ def read_move(data: bytes, number: int) -> AliasEntry | None:
         version is None or _is_version(version) for version in versions
     ):
         return None
-    return AliasEntry(number, *versions, value["time"])
+    return AliasEntry(number, *versions, value["time"], *author_in(value))
 
 
 def read_pointer(data: bytes) -> tuple[str, int] | None:

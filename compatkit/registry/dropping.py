@@ -43,6 +43,7 @@ def drop(store: Store, reference: str, reason: str) -> DropRecord:
         NotFound: No such version.
         UsageError: No version is named, no reason is given; or the number must stay: it was withdrawn, an alias points
             at it, a policy relies on it, or the component has no other name or number.
+        NotAllowed: The settings of the registry do not let this author drop versions.
         EnvironmentFailure: Disk full, no write permission, ...; the version is still there.
     """
     store.layout.check_writer(store.root)
@@ -62,6 +63,7 @@ def drop(store: Store, reference: str, reason: str) -> DropRecord:
             return existing
         digest = str(store.resolve(Reference(name, version)).digest)  # raises with the versions that exist
     wanted = Reference(name, version, digest=digest)
+    store.rules.check_author("maintainers", store.author, f"drop {name}@{version}", f"{name}@{version}")
     kept = _check(store, wanted)
     record = _recorded(drop_log(store.references, name, version), digest, str(kept), reason)
     _remove(store, wanted)

@@ -29,6 +29,7 @@ from compatkit.registry.os_errors import environment
 from compatkit.registry.signing.signatures import Signatures
 
 if TYPE_CHECKING:
+    from compatkit.registry.signing.private_keys import SigningKey
     from compatkit.registry.signing.trust import Trusted
 
 MAX_BYTES = 2**20
@@ -152,12 +153,14 @@ class Evidence:
         objects: Blobs of the registry.
         trusted: Keys of which one must have signed a result; None counts all results.
         local_cache: Cache of documents that were read before; None reads each again.
+        key: Private key that signs recorded results, or None.
     """
 
     root: Path
     objects: Objects
     trusted: Trusted | None = None
     local_cache: LocalCache | None = None
+    key: SigningKey | None = None
 
     def add(
         self,
@@ -245,6 +248,8 @@ class Evidence:
         edge = self.objects.put(result)
         folder = self._folder(extractor, head) / key_of(dict(conditions))
         path, line = folder / _hexadecimal(edge.blob), f"{edge.blob}\n".encode()
+        if self.key is not None:
+            Signatures(self.root).add(edge.blob, self.key.sign(edge.blob, None).to_bytes())
         with environment("write", folder):
             created = durable.create_once(
                 path, line, self.root, lambda: self.objects.retain(edge.blob) or self.objects.put(result)

@@ -18,6 +18,7 @@ from compatkit.registry.drop_records import drop_log, read_drop
 from compatkit.registry.layout_scan import AliasMove, DropFile, TombstoneFile
 from compatkit.registry.maintenance.survey import NameFiles, Survey
 from compatkit.registry.names import Bump, Version, check_name, is_digest
+from compatkit.registry.publications import Publication, publication
 from compatkit.registry.version_bumps import published_change
 from compatkit.registry.versions.diff import Difference, diff
 from compatkit.registry.withdrawals import Tombstone
@@ -35,14 +36,16 @@ class HistoryEntry:
     """One event.
 
     Attributes:
-        when: UTC, ISO 8601, to the second. Withdrawals, drops and moves of aliases record it; for a version it is the
-            modification time of its file, which copies of a registry may have changed. Empty if unknown.
+        when: UTC, ISO 8601, to the second, as recorded; for a version without a record it is the modification time of
+            its file, which copies of a registry may have changed. Empty if unknown.
         what: ``"published"``, ``"withdrawn"``, ``"restored"``, ``"dropped"`` or ``"alias"``.
         version: The version that was published, withdrawn, restored or dropped, or to which an alias moved; empty if
             that was removed.
         detail: The version step with its reasons, the reason of a withdrawal or drop, or the move of an alias.
         step: Required step from the previous version; None for the first version, withdrawals and aliases.
         damaged: Whether a file could not be read; ``detail`` names it.
+        by: Author: key, or user as they called themselves; empty if not recorded.
+        commit: Git commit of the author's folder; empty if not recorded.
     """
 
     when: str
@@ -51,6 +54,8 @@ class HistoryEntry:
     detail: str
     step: Bump | None = None
     damaged: bool = False
+    by: str = ""
+    commit: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON values."""
@@ -130,9 +135,19 @@ def _published(store: Store, name: str, files: NameFiles) -> Iterator[HistoryEnt
         step, detail = None, "the first version"
         if before is not None:
             step, detail = _step(before, (version, manifest), f"{name}@{version}" in admitted)
-        modified = _iso(_modified(store.root / version_file.path))
-        yield HistoryEntry(modified, "published", str(version), detail, step)
+        record = _record(store, name, version, digest)
+        when = record.time if record is not None else _iso(_modified(store.root / version_file.path))
+        by, commit = (record.by, record.commit) if record is not None else ("", "")
+        yield HistoryEntry(when, "published", str(version), detail, step, by=by, commit=commit)
         before = version, manifest
+
+
+def _record(store: Store, name: str, version: Version, digest: str | None) -> Publication | None:
+    """Return the record of a publication; None if it is missing, damaged or of another component."""
+    with suppress(CompatkitError):
+        record = publication(store.root, name, version)
+        return record if record is not None and record.digest == digest else None
+    return None
 
 
 def _step(
@@ -159,7 +174,9 @@ def _withdrawn(store: Store, file: TombstoneFile) -> HistoryEntry:
     except CompatkitError as error:
         return _damaged(store, file.path, what, version, error)
     tombstone = tombstone or Tombstone("", "")
-    return HistoryEntry(tombstone.time, what, version, tombstone.reason)
+    return HistoryEntry(
+        tombstone.time, what, version, tombstone.reason, by=tombstone.by, commit=tombstone.commit
+    )
 
 
 def _dropped(store: Store, file: DropFile) -> HistoryEntry:
@@ -189,9 +206,8 @@ def _moved(store: Store, file: AliasMove, alias: str) -> HistoryEntry:
     if move is None:
         return HistoryEntry("", "alias", "", f":{alias} did not move: writing the move was interrupted")
     origin = "" if move.before is None else f"{move.before} "
-    return HistoryEntry(
-        move.time, "alias", move.after or "", f":{alias} {origin}-> {move.after or 'nothing'}"
-    )
+    detail = f":{alias} {origin}-> {move.after or 'nothing'}"
+    return HistoryEntry(move.time, "alias", move.after or "", detail, by=move.by, commit=move.commit)
 
 
 def _modified(path: Path) -> float:

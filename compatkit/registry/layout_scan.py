@@ -20,6 +20,8 @@ from compatkit.errors import InvalidName
 from compatkit.registry.layout import MARKER
 from compatkit.registry.names import Version, check_alias, check_name, check_segment
 from compatkit.registry.policylog import parse_file as parse_policy_file
+from compatkit.registry.publications import FOLDER as PUBLISHED
+from compatkit.registry.settings import FOLDER as SETTINGS
 from compatkit.registry.signing.signatures import FILE as SIGNATURE
 from compatkit.registry.withdrawals import WITHDRAWALS, parse_entry_name
 
@@ -30,6 +32,7 @@ TOP = (
     "refs",
     "evidence",
     "policies",
+    SETTINGS,
     WITHDRAWALS,
     "signatures",
     "blobs",
@@ -40,7 +43,7 @@ TOP = (
     "",
 )
 """Top-level folders in the order of the scan; ``""`` stands for all other entries of the root."""
-NAME_FOLDERS = ("@versions", "@tombstones", "@aliases", "@log", "@dropped")
+NAME_FOLDERS = ("@versions", "@tombstones", "@aliases", "@log", "@dropped", PUBLISHED)
 """Subfolders in the folder of a name."""
 HEXADECIMAL = re.compile("[0-9a-f]{64}")
 SHARD = re.compile("[0-9a-f]{2}")
@@ -134,6 +137,21 @@ class SignatureFile(NamedTuple):
     file: str
 
 
+class PublicationFile(NamedTuple):
+    """Record of who published a version."""
+
+    path: str
+    name: str
+    version: Version
+
+
+class SettingsFile(NamedTuple):
+    """Entry in the log of the settings."""
+
+    path: str
+    number: int
+
+
 class Blob(NamedTuple):
     """Entry with the path of a blob; not necessarily a regular file."""
 
@@ -176,6 +194,8 @@ RegistryEntry: TypeAlias = (
     | PolicyFile
     | ResultPointer
     | SignatureFile
+    | PublicationFile
+    | SettingsFile
     | Blob
     | Aside
     | Unknown
@@ -251,6 +271,7 @@ class _Scan:
             "refs": partial(self._name, segments),
             "evidence": partial(self._result, ()),
             "policies": self._policy,
+            SETTINGS: self._setting,
             WITHDRAWALS: self._withdrawal,
             "signatures": self._signed,
             "blobs": self._blobs,
@@ -285,12 +306,14 @@ class _Scan:
             yield Unknown(path, what)
 
     def _inside(self, name: str, kind: str, path: str, entry: os.DirEntry[str]) -> Iterator[RegistryEntry]:
-        if kind in ("@versions", "@tombstones"):
+        if kind in ("@versions", "@tombstones", PUBLISHED):
             parsed = parse_entry_name(entry.name)
-            if parsed is None or (kind == "@versions" and entry.name != str(parsed[0])):
+            if parsed is None or (kind != "@tombstones" and entry.name != str(parsed[0])):
                 yield Unknown(path, f"no version of {name} (MAJOR.MINOR.PATCH)")
             elif kind == "@versions":
                 yield VersionFile(path, name, parsed[0])
+            elif kind == PUBLISHED:
+                yield PublicationFile(path, name, parsed[0])
             else:
                 yield TombstoneFile(path, name, *parsed)
         elif kind == "@dropped":
@@ -326,6 +349,12 @@ class _Scan:
             yield Unknown(path, "no change of a policy (SCOPE@NUMBER)")
         else:
             yield PolicyFile(path, *parsed)
+
+    def _setting(self, path: str, entry: os.DirEntry[str]) -> Iterator[RegistryEntry]:
+        if _NUMBER.fullmatch(entry.name):
+            yield SettingsFile(path, int(entry.name))
+        else:
+            yield Unknown(path, "no number of a change of the settings")
 
     def _withdrawal(self, path: str, entry: os.DirEntry[str]) -> Iterator[RegistryEntry]:
         name, _, label = entry.name.replace("%2f", "/").partition("@")

@@ -16,9 +16,10 @@ from pathlib import Path
 import attrs
 
 from compatkit.registry import disk as durable
+from compatkit.registry.names import ENTRY_NUMBER
 from compatkit.registry.os_errors import environment
 
-NUMBER = re.compile("[1-9][0-9]{0,8}")
+NUMBER = re.compile(ENTRY_NUMBER)
 LIMIT = 2**16
 """Maximum size of an entry, and of any other small file of a registry, in bytes."""
 BeforeChange = Callable[[str, bytes], object]

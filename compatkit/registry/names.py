@@ -16,6 +16,10 @@ Bump = Literal["none", "patch", "minor", "major"]
 _SEGMENT = re.compile(r"[a-z0-9](?:[a-z0-9._-]{0,62}[a-z0-9])?")
 _NUMBER = r"(0|[1-9][0-9]{0,8})"
 VERSION = re.compile(rf"{_NUMBER}\.{_NUMBER}\.{_NUMBER}")
+ENTRY_NUMBER = "[1-9][0-9]{0,8}"
+"""Pattern of the number of an entry in a log."""
+ENTRY_NAME = re.compile(rf"(?P<version>{VERSION.pattern})(?:~(?P<number>[2-9]|[1-9][0-9]{{1,8}}))?")
+"""Name of the file of a withdrawal: the version, and the number of the entry from the second one on."""
 _RANGE = re.compile(rf"\^{_NUMBER}(?:\.{_NUMBER}(?:\.{_NUMBER})?)?")
 _VERSION_LIKE = re.compile(r"v?[0-9]+(\.[0-9]+)*")
 _RESERVED = frozenset(

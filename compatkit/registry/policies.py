@@ -220,19 +220,22 @@ def _names() -> dict[str, str]:
     return {key_of(field): field.name for field in attrs.fields(Policy)}
 
 
-def to_bytes(policy: Policy | None, time: str, admitted: str = "") -> bytes:
+def to_bytes(
+    policy: Policy | None, time: str, admitted: str = "", author: Mapping[str, str] | None = None
+) -> bytes:
     """Return an entry of a policy log as canonical JSON.
 
     Args:
         policy: New policy; None if the policy is cleared.
         time: Time of the change, ISO 8601.
         admitted: Version that was admitted without a measurement; empty for other changes.
+        author: Fields of the author.
     """
-    value = {"policy": None if policy is None else policy.to_json(), "time": time}
+    value = {**(author or {}), "policy": None if policy is None else policy.to_json(), "time": time}
     return dumps(value | ({"admitted": admitted} if admitted else {}))
 
 
-def from_bytes(data: bytes, *, what: str) -> tuple[Policy | None, str, str]:
+def from_bytes(data: bytes, *, what: str) -> tuple[Policy | None, str, str, dict[str, str]]:
     """Read an entry of a policy log strictly.
 
     Args:
@@ -240,7 +243,7 @@ def from_bytes(data: bytes, *, what: str) -> tuple[Policy | None, str, str]:
         what: Name of the file, for messages.
 
     Returns:
-        Policy (None if it was cleared), time, and admitted version (empty for other changes).
+        Policy (None if it was cleared), time, admitted version (empty for other changes), and fields of the author.
 
     Raises:
         FormatError: The content is not what ``to_bytes`` writes.
@@ -249,14 +252,15 @@ def from_bytes(data: bytes, *, what: str) -> tuple[Policy | None, str, str]:
     try:
         stored, time, admitted = value["policy"], value["time"], value.get("admitted", "")
         policy = None if stored is None else _policy(stored)
-        if not isinstance(time, str) or not isinstance(admitted, str):
-            raise TypeError("time and admitted are text")
+        author = {field: value[field] for field in ("by", "commit") if field in value}
+        if not all(isinstance(text, str) for text in (time, admitted, *author.values())):
+            raise TypeError("time, admitted, by and commit are texts")
     except (UsageError, InvalidName, LookupError, TypeError, AttributeError) as error:
         raise FormatError(f"{what}: {error}; got {value!r:.500}.") from error
-    expected = to_bytes(policy, time, admitted)
+    expected = to_bytes(policy, time, admitted, author)
     if data != expected and dumps(value) != expected:  # the same values in another spelling are accepted
         raise FormatError(f"{what}: expected {expected.decode().strip()}, got {value!r:.500}.")
-    return policy, time, admitted
+    return policy, time, admitted, author
 
 
 def _policy(value: Mapping[str, Any]) -> Policy:

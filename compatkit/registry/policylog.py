@@ -14,9 +14,11 @@ import attrs
 
 from compatkit.errors import FormatError, InvalidName, PolicyMoved
 from compatkit.registry.aliases import ANY, Anything
+from compatkit.registry.authorship import Author, author_in
 from compatkit.registry.log import LIMIT, Log, names_in, now
 from compatkit.registry.names import Reference
 from compatkit.registry.policies import Policy, by_specificity, check_scope, from_bytes, matches, to_bytes
+from compatkit.registry.settings import rules_of
 
 FOLDER = "policies"
 _FILE = re.compile(r"([^@]+)@([1-9][0-9]{0,8})")
@@ -25,7 +27,7 @@ _ESCAPES = {"/": "%2f", "*": "%2a", "?": "%3f"}
 
 @attrs.frozen
 class Revision:
-    """Change of the policy of a scope; the author is not recorded.
+    """Change of the policy of a scope.
 
     Attributes:
         scope: Component name, or glob over full names.
@@ -33,6 +35,8 @@ class Revision:
         policy: Policy after the change; None if it was cleared.
         time: Time of the change, UTC, ISO 8601.
         admitted: Version ``name@version`` that was admitted without a measurement; empty for other changes.
+        by: Author: key or user; empty if not recorded.
+        commit: Git commit of the author's folder; empty if not recorded.
     """
 
     scope: str
@@ -40,6 +44,8 @@ class Revision:
     policy: Policy | None
     time: str
     admitted: str = ""
+    by: str = ""
+    commit: str = ""
 
 
 @attrs.frozen(eq=False)
@@ -109,7 +115,12 @@ class PolicyLog:
         return {version for version in admitted if version.rpartition("@")[0] == name}
 
     def set(
-        self, scope: str, policy: Policy | None, *, expected: int | Policy | Anything | None = ANY
+        self,
+        scope: str,
+        policy: Policy | None,
+        *,
+        expected: int | Policy | Anything | None = ANY,
+        author: Author | None = None,
     ) -> Revision | None:
         """Change the policy of a scope, or clear it.
 
@@ -118,19 +129,22 @@ class PolicyLog:
             policy: New policy, with the same scope; None clears the policy, so that a wider scope counts again.
             expected: Current state that is required: number of a revision, policy, or None for no policy. ``ANY``
                 sets the policy in any case, even if the current one is damaged.
+            author: Author of the change; recorded, and signs it if there is a key.
 
         Returns:
             The revision now in force; None if there was nothing to clear.
 
         Raises:
             PolicyMoved: The current state is not the expected one: another process changed it.
+            NotAllowed: The settings of the registry do not let this author change policies.
             EnvironmentFailure: Disk full, no write permission, ...; nothing changed.
         """
         scope = check_scope(scope)
         if policy is not None and policy.scope != scope:
             raise InvalidName(f"the policy is for {policy.scope!r}, not for {scope!r}.", subject=scope)
+        author = self._allowed(author, f"change the policy of {scope}", scope)
         current: Revision | None = None
-        time = now()
+        time, fields = now(), author.fields()
 
         def change(numbers: Sequence[int]) -> bytes | None:
             nonlocal current
@@ -142,33 +156,44 @@ class PolicyLog:
             if expected is not ANY:
                 _check_expected(scope, current, expected)
             unchanged = not damaged and (current.policy if current is not None else None) == policy
-            return None if unchanged else to_bytes(policy, time)
+            return None if unchanged else to_bytes(policy, time, author=fields)
 
-        number = self._log(scope).append(change)
-        return current if number is None else Revision(scope, number, policy, time)
+        number = self._log(scope).append(change, author.signer(self.root))
+        return (
+            current if number is None else Revision(scope, number, policy, time, "", author.by, author.commit)
+        )
 
-    def admit(self, scope: str, reference: Reference) -> Revision:
+    def _allowed(self, author: Author | None, action: str, scope: str) -> Author:
+        """Return the author if the settings of the registry let them change policies."""
+        author = author or Author.of()
+        rules_of(self.root).check_author("maintainers", author, action, scope)
+        return author
+
+    def admit(self, scope: str, reference: Reference, author: Author | None = None) -> Revision:
         """Record that a version is admitted without the measurement that a policy requires.
 
         Args:
             scope: Scope of the policy.
             reference: Name and version to admit.
+            author: Same as for ``set``.
 
         Raises:
+            NotAllowed: The settings of the registry do not let this author admit versions.
             FormatError: The policy is damaged.
             EnvironmentFailure: Disk full, no write permission, ...; nothing is written.
         """
         scope, admitted, time = check_scope(scope), f"{reference.name}@{reference.version}", now()
+        author = self._allowed(author, f"admit {admitted} without a measurement", scope)
         policy: Policy | None = None
 
         def change(numbers: Sequence[int]) -> bytes:
             nonlocal policy
             current = self._last(scope, numbers)
             policy = current.policy if current is not None else None
-            return to_bytes(policy, time, admitted)
+            return to_bytes(policy, time, admitted, author.fields())
 
-        number = self._log(scope).append(change)
-        return Revision(scope, number or 0, policy, time, admitted)
+        number = self._log(scope).append(change, author.signer(self.root))
+        return Revision(scope, number or 0, policy, time, admitted, author.by, author.commit)
 
     def _log(self, scope: str) -> Log:
         return Log(self.root, self.root / FOLDER, file_name(scope, ""))
@@ -251,10 +276,10 @@ def parse_revision(content: bytes, scope: str, number: int) -> Revision:
         raise FormatError("the file is empty: writing it was interrupted.")
     if len(content) > LIMIT:
         raise FormatError(f"the file has more than {LIMIT} bytes.")
-    policy, time, admitted = from_bytes(content, what="policy")
+    policy, time, admitted, author = from_bytes(content, what="policy")
     if policy is not None and policy.scope != scope:
         raise FormatError(f"the policy is for the scope {policy.scope!r}.")
-    return Revision(scope, number, policy, time, admitted)
+    return Revision(scope, number, policy, time, admitted, *author_in(author))
 
 
 def _encoded(scope: str) -> str:

@@ -16,11 +16,14 @@ from compatkit.contracts.manifest import Manifest, from_bytes, to_bytes
 from compatkit.errors import CompatkitError, PolicyUndecided, VersionExists, VersionTooSmall
 from compatkit.foundation.codec import MAX_BYTES
 from compatkit.foundation.codec import digest as digest_of
+from compatkit.registry.authorship import Author
 from compatkit.registry.clashes import commands_to_free
 from compatkit.registry.names import Reference, Version, check_name
+from compatkit.registry.publications import record_publication
 from compatkit.registry.refs import References
 from compatkit.registry.required_blobs import RequiredBlobs
 from compatkit.registry.required_partners import PartnerFinder, PolicyRequirement, VersionRemoved
+from compatkit.registry.settings import rules_of
 from compatkit.registry.version_bumps import check_step
 from compatkit.registry.versions.diff import Difference, diff
 
@@ -68,6 +71,7 @@ class Publisher:
         data: Bytes of the manifest; canonical JSON unless given.
         copied: Version of this name that gets a further number; it does not count as the version to publish.
         before_link: Function called with the number right before it is linked; may raise to stop.
+        author: Author of the publication; recorded, and signs it if there is a key.
     """
 
     required_blobs: RequiredBlobs
@@ -81,6 +85,7 @@ class Publisher:
     )
     copied: Version | None = None
     before_link: Callable[[Version], object] = lambda version: None
+    author: Author = attrs.field(factory=Author.of, kw_only=True)
     _measured_requirement: PolicyRequirement | None = attrs.field(init=False, default=None)
     _passed: bool = attrs.field(init=False, default=False)
 
@@ -102,6 +107,7 @@ class Publisher:
     def publish(self, version: str | None) -> Reference:
         """Publish the manifest; see ``Store.publish``."""
         check_name(self.name)
+        self._check_author()
         requested = None if version is None else Version.parse(version)
         self.required_blobs.retain()
         self.required_blobs.check_payload()
@@ -116,6 +122,11 @@ class Publisher:
                 continue
             if reference is not None:
                 return reference
+
+    def _check_author(self) -> None:
+        rules = rules_of(self.references.root)
+        if rules.settings.require_signature:
+            rules.check_author("publishers", self.author, f"publish {self.name}", self.name)
 
     def _attempt(self, requested: Version | None) -> Reference | None:
         """Link the version; return None if the registry changed in the meantime, so that the caller tries again."""
@@ -193,6 +204,8 @@ class Publisher:
     def _link(self, state: PublishState) -> bool:
         """Link the version; return False if the registry changed since the number was chosen."""
         self.required_blobs.objects.put(self.data)
+        root, label = self.references.root, f"{self.name}@{state.target}"
+        self.author.sign_version(root, self.digest, label)
 
         def check_state() -> None:
             self.required_blobs.retain(self.data)
@@ -205,6 +218,7 @@ class Publisher:
                 return False
         except _Changed:
             return False
+        record_publication(root, self.name, state.target, self.digest, self.author)
         self._check_linked(state)
         return True
 
@@ -221,7 +235,7 @@ class Publisher:
         except CompatkitError as error:
             reason = " ".join(f"Conflicts with a version or policy published concurrently: {error}".split())
             withdrawals = self.references.withdrawals(self.name)
-            withdrawals.append(before.target, reason[:MAX_REASON], restore=False)
+            withdrawals.append(before.target, reason[:MAX_REASON], restore=False, author=self.author)
             error.add_note(
                 f"{self.name}@{before.target} was withdrawn again: it conflicts with a concurrently published one."
             )

@@ -11,7 +11,6 @@ from compatkit.registry.names import Reference, Version
 from compatkit.registry.required_blobs import RequiredBlobs
 
 if TYPE_CHECKING:
-    from compatkit.registry.log import BeforeChange
     from compatkit.registry.store import Store
 
 
@@ -23,7 +22,6 @@ def restore(
     *,
     policy_checks: PolicyCheckFactory | None = None,
     unmeasured: bool = False,
-    before: BeforeChange | None = None,
 ) -> None:
     """Take the withdrawal of a version back; both stay in its log.
 
@@ -34,11 +32,11 @@ def restore(
         reason: Text for the log.
         policy_checks: Factory of the policy check; None refuses a version that needs a measurement.
         unmeasured: Whether to admit a version that was not measured; the policy's log records it.
-        before: Called before the restoration is recorded; may raise to stop.
 
     Raises:
         NotFound: There is no such version, or it is not withdrawn.
         UsageError: No reason is given.
+        NotAllowed: The settings of the registry do not let this author restore versions.
         IntegrityError: A blob is missing, such as weights that were collected.
         VersionUntrue: The number is too small a step among the versions published since.
         PolicyBroken: The version does not work with a part that a policy protects.
@@ -49,6 +47,7 @@ def restore(
     label = f"{name}@{number}"
     if not reason.strip():
         raise UsageError(f"Restoring {label} needs a reason; it is shown in the log.", subject=label)
+    store.rules.check_author("maintainers", store.author, f"restore {label}", label)
     digest = store.references.digest(name, number)
     if digest is None:
         store.resolve(Reference(name, number))  # raises with similar names
@@ -62,12 +61,12 @@ def restore(
         raise error
 
     def create(check: Callable[[], None]) -> bool:
-        def ready(path: str, data: bytes) -> None:
+        def ready() -> None:
             required.retain()
             check()
-            if before is not None:
-                before(path, data)
 
-        return store.references.withdrawals(name).append(number, reason, restore=True, before=ready)
+        return store.references.withdrawals(name).append(
+            number, reason, restore=True, author=store.author, ready=ready
+        )
 
     admission.link(reference, create)

@@ -79,7 +79,7 @@ def copy(
     def record_unmeasured(version: Version) -> None:
         admitted = Reference(wanted.name, version)
         if unmeasured_scope and str(admitted) not in store.policies.admitted(wanted.name):
-            store.policies.admit(unmeasured_scope, admitted)
+            store.policies.admit(unmeasured_scope, admitted, store.author)
 
     publisher = Publisher(
         RequiredBlobs(store.objects, store.id, {}, wanted.name, manifest),
@@ -87,6 +87,7 @@ def copy(
         store.finder,
         major=major,
         policy_check=policy_check,
+        author=store.author,
         data=store.objects.read(str(source.digest), max_bytes=MAX_BYTES),
         copied=source.version if source.name == wanted.name else None,
         before_link=record_unmeasured,
@@ -129,10 +130,10 @@ def _source(store: Store, reference: str) -> Reference:
             "number.",
             subject=str(source),
         )
-    if store.trusted is not None:
+    if (signers := store.signers) is not None:
         from compatkit.registry.signing.verify import require_signature
 
-        require_signature(store, source, store.trusted, "auto")
+        require_signature(store, source, signers, "auto")
     return source
 
 

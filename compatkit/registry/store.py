@@ -19,12 +19,13 @@ from compatkit.foundation.arguments import texts_of
 from compatkit.foundation.codec import MAX_BYTES, is_digest
 from compatkit.registry import resolving
 from compatkit.registry.aliases import ANY, AliasEntry, Aliases, Anything
+from compatkit.registry.authorship import Author
 from compatkit.registry.blobs import Objects, Verify
 from compatkit.registry.layout import Layout, initialize, inspect, locate
 from compatkit.registry.local_cache import LocalCache
-from compatkit.registry.log import BeforeChange
 from compatkit.registry.names import Reference, Version, check_name
 from compatkit.registry.refs import References
+from compatkit.registry.settings import Rules, rules_of
 from compatkit.registry.signing.signatures import Signatures
 from compatkit.registry.withdrawals import Tombstone
 
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from compatkit.registry.publish import PolicyCheck, Publisher
     from compatkit.registry.required_blobs import PayloadSummary
     from compatkit.registry.required_partners import PartnerFinder, PolicyRequirement
+    from compatkit.registry.signing.private_keys import SigningKey
     from compatkit.registry.signing.trust import Trusted
 
 
@@ -67,6 +69,7 @@ class Store:
         root: Folder of the registry.
         layout: Content of ``compatkit.json``.
         trusted: Keys that must have signed each loaded component; None requires no signature.
+        key: Private key that signs changes and publications; None for that of COMPATKIT_KEY, if any.
         local_cache: Local cache of checks of the registry's files; may be deleted.
         objects: Blobs of the registry.
         references: Names and versions of the registry.
@@ -75,6 +78,7 @@ class Store:
     root: Path
     layout: Layout = attrs.field(repr=False)
     trusted: Trusted | None = attrs.field(default=None, repr=False)
+    key: SigningKey | None = attrs.field(default=None, repr=False)
     local_cache: LocalCache = attrs.field(
         init=False,
         repr=False,
@@ -87,7 +91,7 @@ class Store:
         init=False, repr=False, default=_from_store(lambda store: References(store.root))
     )
     _payloads: dict[str, PayloadSummary] = attrs.field(init=False, repr=False, factory=dict)
-    _opened: dict[str, Index] = attrs.field(init=False, repr=False, factory=dict)
+    _opened: dict[str, Any] = attrs.field(init=False, repr=False, factory=dict)
     _decoded: Callable[[str], Manifest] = attrs.field(
         init=False,
         repr=False,
@@ -110,18 +114,21 @@ class Store:
         return cls(path, initialize(path, exist_ok=exist_ok))
 
     @classmethod
-    def open(cls, root: str | os.PathLike[str], trusted: Trusted | None = None) -> Store:
+    def open(
+        cls, root: str | os.PathLike[str], trusted: Trusted | None = None, key: SigningKey | None = None
+    ) -> Store:
         """Open the registry in ``root``.
 
         Args:
             root: Folder of the registry.
             trusted: Keys that must have signed each loaded component; None requires no signature.
+            key: Private key that signs changes and publications; None for that of COMPATKIT_KEY, if any.
 
         Raises:
             LayoutError: The folder is not a registry, or its layout is too new.
         """
         path = Path(local(root, "a registry")).absolute()
-        return cls(path, inspect(path), trusted)
+        return cls(path, inspect(path), trusted, key)
 
     @classmethod
     def find(cls, start: str | os.PathLike[str] | None = None, trusted: Trusted | None = None) -> Store:
@@ -139,6 +146,30 @@ class Store:
     def __reduce__(self) -> tuple[Callable[..., Store], tuple[Path, Trusted | None]]:
         """Pickle only the root and trusted keys: a spawned process opens its own connections."""
         return Store.open, (self.root, self.trusted)
+
+    @property
+    def author(self) -> Author:
+        """Author of changes: the key, or else the user's name.
+
+        Raises:
+            KeyFileError: The key in COMPATKIT_KEY cannot be used.
+        """
+        if "author" not in self._opened:
+            self._opened.setdefault("author", Author.of(self.key))
+        return self._opened["author"]
+
+    @property
+    def rules(self) -> Rules:
+        """Settings of the registry, read anew."""
+        return rules_of(self.root)
+
+    @property
+    def signers(self) -> Trusted | None:
+        """Keys of which one must have signed each version: those that the user trusts, the settings, or both."""
+        required = self.rules.required_keys()
+        if self.trusted is None or required is None:
+            return self.trusted or required
+        return self.trusted.intersection(required)
 
     @property
     def id(self) -> str:
@@ -278,7 +309,9 @@ class Store:
         from compatkit.registry.required_blobs import RequiredBlobs
 
         required_blobs = RequiredBlobs(self.objects, self.id, self._payloads, name, manifest)
-        return Publisher(required_blobs, self.references, self.finder, measured, major, policy_check)
+        return Publisher(
+            required_blobs, self.references, self.finder, measured, major, policy_check, author=self.author
+        )
 
     @property
     def finder(self) -> PartnerFinder:
@@ -337,17 +370,18 @@ class Store:
 
         Raises:
             PolicyMoved: The current state is not the expected one.
+            NotAllowed: The settings of the registry do not let this author change policies.
             EnvironmentFailure: Disk full, no write permission, ...; nothing changed.
         """
         self.layout.check_writer(self.root)
-        return self.policies.set(scope, policy, expected=expected)
+        return self.policies.set(scope, policy, expected=expected, author=self.author)
 
     @property
     def evidence(self) -> Evidence:
         """Measured results of pairs."""
         from compatkit.registry.evidence import Evidence
 
-        return Evidence(self.root, self.objects, self.trusted, self.local_cache)
+        return Evidence(self.root, self.objects, self.signers, self.local_cache, self.author.key)
 
     @property
     def signatures(self) -> Signatures:
@@ -466,7 +500,6 @@ class Store:
         version: str | Version | None,
         *,
         expected: str | Anything | None = ANY,
-        before: BeforeChange | None = None,
     ) -> None:
         """Point an alias at a version, or remove it with None.
 
@@ -475,18 +508,18 @@ class Store:
             alias: Alias of one segment, such as ``"prod"``.
             version: Version that exists and is not withdrawn.
             expected: Required current version (compare-and-swap); None if the alias must not exist.
-            before: Called before the move is recorded; may raise to stop.
 
         Raises:
             AliasMoved: The alias points at another version than expected.
             NotFound: No such name or version.
+            NotAllowed: The settings of the registry protect the alias from this author.
         """
         self.layout.check_writer(self.root)
         target = None if version is None else Version.parse(str(version))
         if target is not None:
             self.resolve(Reference(name, target))
         after = None if target is None else str(target)
-        self._aliases(name).set(alias, after, expected=expected, before=before)
+        self._aliases(name).set(alias, after, expected=expected, author=self.author)
         if target is not None:
             self.resolve(Reference(name, target))  # it may have been dropped or withdrawn meanwhile
 
@@ -506,20 +539,18 @@ class Store:
         """
         return self._aliases(name).log(alias)
 
-    def withdraw(
-        self, name: str, version: str | Version, reason: str, *, before: BeforeChange | None = None
-    ) -> None:
+    def withdraw(self, name: str, version: str | Version, reason: str) -> None:
         """Withdraw a version: only its digest still finds it, and its number is never reused.
 
         Args:
             name: Name of the component.
             version: Version of the component.
             reason: Text shown to users who request the version.
-            before: Called before the withdrawal is recorded; may raise to stop.
 
         Raises:
             NotFound: No such version.
             UsageError: No reason is given.
+            NotAllowed: The settings of the registry do not let this author withdraw versions.
         """
         self.layout.check_writer(self.root)
         number = Version.parse(str(version))
@@ -529,7 +560,8 @@ class Store:
             )
         if self.references.digest(name, number) is None:
             self.resolve(Reference(name, number))
-        self.references.withdrawals(name).append(number, reason, restore=False, before=before)
+        self.rules.check_author("maintainers", self.author, f"withdraw {name}@{number}", f"{name}@{number}")
+        self.references.withdrawals(name).append(number, reason, restore=False, author=self.author)
 
     def tombstone(self, name: str, version: str | Version) -> Tombstone | None:
         """Return the reason and time of a withdrawal; None if the version was not withdrawn."""

@@ -7,8 +7,7 @@ and never rewritten. ``withdrawals/<name>@1.0.0`` repeats each entry, so that a 
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,14 +17,13 @@ import attrs
 from compatkit.errors import FormatError
 from compatkit.foundation.codec import dumps, loads
 from compatkit.registry import disk as durable
-from compatkit.registry.log import LIMIT, BeforeChange, names_in, now
-from compatkit.registry.names import VERSION, Version
+from compatkit.registry.authorship import Author, author_in
+from compatkit.registry.log import LIMIT, names_in, now
+from compatkit.registry.names import ENTRY_NAME, Version
 from compatkit.registry.os_errors import environment
 
 WITHDRAWALS = "withdrawals"
 """Folder with the second file of each entry."""
-ENTRY = re.compile(rf"(?P<version>{VERSION.pattern})(?:~(?P<number>[2-9]|[1-9][0-9]{{1,8}}))?")
-"""Name of an entry's file: the version, and the number of the entry from the second one on."""
 
 
 @attrs.frozen
@@ -36,11 +34,15 @@ class Tombstone:
         reason: Text shown to users.
         time: Time of the entry, UTC, ISO 8601.
         number: Number of the entry, from 1; odd ones withdraw the version, even ones restore it.
+        by: Author: key or user; empty if not recorded.
+        commit: Git commit of the author's folder; empty if not recorded.
     """
 
     reason: str
     time: str
     number: int = 1
+    by: str = ""
+    commit: str = ""
 
     @property
     def restores(self) -> bool:
@@ -94,7 +96,13 @@ class Withdrawals:
         return None if opened is None else read_entry(opened[0], number, str(path))
 
     def append(
-        self, version: Version, reason: str, *, restore: bool, before: BeforeChange | None = None
+        self,
+        version: Version,
+        reason: str,
+        *,
+        restore: bool,
+        author: Author | None = None,
+        ready: Callable[[], object] | None = None,
     ) -> bool:
         """Withdraw a version, or restore it.
 
@@ -102,7 +110,8 @@ class Withdrawals:
             version: Version of the component.
             reason: Text shown to users.
             restore: Whether to restore the version instead.
-            before: Called before the entry is created; may raise to stop.
+            author: Author of the change; recorded, and signs it if there is a key.
+            ready: Called right before the entry is created; may raise to stop.
 
         Returns:
             Whether an entry was created; False if the version has this state already.
@@ -110,6 +119,8 @@ class Withdrawals:
         Raises:
             EnvironmentFailure: Disk full, no write permission, ...; nothing changed.
         """
+        author = author or Author.of()
+        sign = author.signer(self.root)
         while True:
             number = max(self.numbers().get(version, [0])) + 1
             if (number % 2 == 0) != restore:
@@ -117,16 +128,16 @@ class Withdrawals:
                 return False
             entry = entry_path(self.name, version, number)
             path, second = self.root / entry, self.root / second_path(self.name, version, number)
-            content = _to_bytes(reason, restore)
-            ready = None if before is None else partial(before, entry, content)
+            content = _to_bytes(reason, restore, author)
+            prepare = partial(_prepare, ready, sign and partial(sign, entry, content))
             with environment("create", path):
                 # before the second file, which a repair would make an entry of
-                if durable.create_once(second, content, self.root, ready):
-                    ready = None
+                if durable.create_once(second, content, self.root, prepare):
+                    prepare = None
                 else:  # an earlier command was interrupted
                     content = durable.read_finished(second, self.root, limit=LIMIT) or content
-                    ready = None if before is None else partial(before, entry, content)
-                if durable.create_once(path, content, self.root, ready):
+                    prepare = partial(_prepare, ready, sign and partial(sign, entry, content))
+                if durable.create_once(path, content, self.root, prepare):
                     return True
             if durable.read_finished(path, self.root, limit=LIMIT) == b"":  # left by an interrupted command
                 durable.replace_file(path, content, root=self.root)
@@ -172,7 +183,7 @@ def entry_name(version: Version | None, number: int) -> str:
 
 def parse_entry_name(name: str) -> tuple[Version, int] | None:
     """Return version and number in the file name of an entry; None for other files."""
-    match = ENTRY.fullmatch(name)
+    match = ENTRY_NAME.fullmatch(name)
     return None if match is None else (Version.parse(match["version"]), int(match["number"] or 1))
 
 
@@ -195,11 +206,18 @@ def read_entry(content: bytes, number: int, path: str) -> Tombstone:
     if (value.get("action") == "restore") != (number % 2 == 0):
         expected = "a restoration" if number % 2 == 0 else "a withdrawal"
         raise FormatError(f"{path}: expected {expected} by its number, got {value!r:.100}.", subject=path)
-    return Tombstone(value["reason"], str(value.get("time", "")), number)
+    return Tombstone(value["reason"], str(value.get("time", "")), number, *author_in(value))
 
 
-def _to_bytes(reason: str, restore: bool) -> bytes:
-    return dumps({"reason": reason, "time": now(), **({"action": "restore"} if restore else {})})
+def _prepare(*calls: Callable[[], object] | None) -> None:
+    for call in calls:
+        if call is not None:
+            call()
+
+
+def _to_bytes(reason: str, restore: bool, author: Author) -> bytes:
+    action = {"action": "restore"} if restore else {}
+    return dumps({"reason": reason, "time": now(), **action, **author.fields()})
 
 
 def _entries(names: list[str]) -> Iterator[tuple[Version, int]]:

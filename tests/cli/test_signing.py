@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from measured import cell, keep
 
-from compatkit.cli import sign as signing
+from compatkit.cli import private_keys as signing
 from compatkit.registry.store import Store
 
 HEAD, EXTRACTOR = "digits/left.head", "digits/left.extractor"

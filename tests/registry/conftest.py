@@ -25,7 +25,7 @@ from compatkit.contracts.contract import (
     Structural,
 )
 from compatkit.contracts.manifest import Manifest, Payload
-from compatkit.registry.signing.signer import SigningKey
+from compatkit.registry.signing.private_keys import SigningKey
 from compatkit.registry.signing.trust import Trusted
 from compatkit.registry.store import Store
 from compatkit.registry.weights.tensorfile import tensor_digest

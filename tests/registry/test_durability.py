@@ -184,12 +184,15 @@ def test_a_power_cut_takes_what_was_not_synced(tmp_path: Path):
 @pytest.mark.case("D1")
 def test_the_version_is_linked_last(store: Store, publish: Publish, steps: list[tuple[str, Path]]):
     publish(store, "a/b")
-    links = [path.relative_to(store.root).parts[0] for operation, path in steps if operation == "link"]
-    assert links == ["blobs", "blobs", "refs"]  # payload, manifest, version
+    links = [path.relative_to(store.root).parts for operation, path in steps if operation == "link"]
+    assert [parts[0] for parts in links] == ["blobs", "blobs", "refs", "refs"]
+    assert [parts[-2] for parts in links[2:]] == ["@versions", "@published"]  # who did it is no part of it
     version = next(
         at for at, (operation, path) in enumerate(steps) if operation == "link" and path.name == "1.0.0"
     )
-    assert {operation for operation, _ in steps[version + 1 :]} == {"sync-folder", "unlink"}
+    record = next(at for at, (_, path) in enumerate(steps) if "@published" in path.parts)
+    later = {operation for operation, _ in steps[version + 1 : record]}
+    assert later <= {"sync-folder", "unlink", "create", "write", "sync"}
 
 
 def test_the_disk_is_asked_for_every_file_and_folder(
@@ -207,7 +210,7 @@ def test_files_are_durable_before_they_get_their_name(
 ):
     publish(store, "a")
     order = [operation for operation, _ in steps if operation in ("write", "sync", "link")]
-    assert order == ["write", "sync", "link"] * 3
+    assert order == ["write", "sync", "link"] * 4  # payload, manifest, version, record of the publication
     for at, (operation, path) in enumerate(steps):
         if operation == "link":
             synced = [folder for later, folder in steps[at:] if later == "sync-folder"]

@@ -26,7 +26,7 @@ from compatkit.foundation.codec import dumps
 from compatkit.registry.signing import keys
 from compatkit.registry.signing.checks import SKEW, check_signature, check_signatures
 from compatkit.registry.signing.envelope import LIMIT, PAYLOAD_TYPE, Envelope, Statement, pae
-from compatkit.registry.signing.signer import SigningKey
+from compatkit.registry.signing.private_keys import SigningKey
 from compatkit.registry.signing.trust import Trusted
 
 DIGEST = "sha256:" + "ab" * 32
@@ -335,7 +335,12 @@ def test_of_several_signatures_one_that_counts_is_enough_and_else_the_nearest_te
         "refs/a/@log/prod/0": False,
         "refs/a/@tombstones/1.0.0~1": False,
         "refs/a/@versions/1.0.0": False,
-        "policies/a@1": False,
+        "policies/a@1": True,
+        "policies/../a@1": False,
+        "settings/1": True,
+        "settings/0": False,
+        "refs/a/@dropped/1.0.0/1": True,
+        "refs/a/@dropped/../1": False,
         "a@1.0.0": False,
         "/refs/a/@log/prod/3": False,
     }.items(),

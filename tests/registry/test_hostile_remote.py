@@ -20,9 +20,10 @@ from compatkit.registry.copy.report import TransferReport
 from compatkit.registry.copy.settings import TransferSettings
 from compatkit.registry.maintenance.check import examine
 from compatkit.registry.remotes.pushpull import import_components, pull
-from compatkit.registry.signing.changes import change_signer, sign_changes
+from compatkit.registry.signing.changes import sign_changes
+from compatkit.registry.signing.private_keys import SigningKey
 from compatkit.registry.signing.signatures import LIMIT_PER_MANIFEST
-from compatkit.registry.signing.signer import SigningKey, sign
+from compatkit.registry.signing.signer import sign
 from compatkit.registry.signing.trust import Distrust, Trusted
 from compatkit.registry.signing.verify import verify
 from compatkit.registry.store import Store
@@ -160,8 +161,8 @@ def test_nothing_that_stood_here_changes_and_what_was_offered_is_told(
 def test_a_change_that_is_signed_by_a_trusted_key_is_followed_when_asked_for(
     mine: Store, source: Store, memory: str, key: SigningKey, trusted: Trusted
 ):
-    source.set_alias(HEAD, "prod", None, before=change_signer(source, key))
-    source.withdraw(EXTRACTOR, "1.0.0", "a bug", before=change_signer(source, key))
+    attrs.evolve(source, key=key).set_alias(HEAD, "prod", None)
+    attrs.evolve(source, key=key).withdraw(EXTRACTOR, "1.0.0", "a bug")
     signed = TransferSettings().with_trust(trusted)
     offered = pull(mine, str(source.root), settings=signed).offered
     assert [(offer.what, offer.option, offer.error) for offer in offered] == [
@@ -179,7 +180,7 @@ def test_a_signed_move_counts_for_one_entry_only(
     mine: Store, source: Store, key: SigningKey, trusted: Trusted, place: str
 ):
     """A signature of a move is of its path too: it cannot be replayed on another alias, number or component."""
-    source.set_alias(HEAD, "old", "2.0.0", before=change_signer(source, key))
+    attrs.evolve(source, key=key).set_alias(HEAD, "old", "2.0.0")
     path = f"refs/{HEAD}/@log/old/3"
     data = (source.root / path).read_bytes()
     if place == "bytes":

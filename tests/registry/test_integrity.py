@@ -222,7 +222,7 @@ def test_files_are_read_only_and_honor_the_umask(
     finally:
         os.umask(before)
     files = [path for path in store.root.rglob("*") if path.is_file()]
-    assert len(files) == 4  # marker, payload, manifest, version
+    assert len(files) == 5  # marker, payload, manifest, version, record of the publication
     assert {file.stat().st_mode & 0o777 for file in files} == {mode}
     folder = (store.root / "refs" / "a").stat().st_mode & 0o777
     assert folder == 0o777 & ~umask

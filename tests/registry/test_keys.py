@@ -33,7 +33,7 @@ from compatkit.errors import (
 )
 from compatkit.registry.signing import dates
 from compatkit.registry.signing.keys import LIMIT, PublicKey
-from compatkit.registry.signing.signer import KeyWarning, SigningKey
+from compatkit.registry.signing.private_keys import KeyWarning, SigningKey
 from compatkit.registry.signing.trust import Folder, Trusted, TrustWarning
 from compatkit.registry.store import Store
 
@@ -449,7 +449,7 @@ import sys
 sys.modules["cryptography"] = None
 from compatkit.registry.signing.keys import PublicKey
 from compatkit.registry.signing.trust import Folder, Trusted
-from compatkit.registry.signing.signer import SigningKey
+from compatkit.registry.signing.private_keys import SigningKey
 from compatkit.errors import MissingDependency
 folder = Folder(__import__("pathlib").Path({str(tmp_path)!r}))
 key = folder.trust(PublicKey("ed25519:{reference.public(bytes(32)).hex()}", "alice"))

@@ -14,7 +14,7 @@ from fsspec.registry import _registry as known
 from compatkit.errors import MissingDependency
 from compatkit.registry.copy.settings import TransferSettings
 from compatkit.registry.remotes.pushpull import clone, pull, push
-from compatkit.registry.signing.signer import SigningKey
+from compatkit.registry.signing.private_keys import SigningKey
 from compatkit.registry.store import Store
 
 Publish = Callable[..., Any]

@@ -69,7 +69,7 @@ def test_a_registry_may_be_named_in_every_way(
 
 
 @pytest.mark.parametrize("door", DOORS)
-@pytest.mark.parametrize("wrong", [5, b"parts", ["parts"], object()], ids=repr)
+@pytest.mark.parametrize("wrong", [5, b"parts", ["parts"], object()], ids=lambda wrong: type(wrong).__name__)
 def test_anything_else_is_refused(tmp_path: Path, publish: Publish, door: Callable[..., Any], wrong: Any):
     here = ck.Registry.init(tmp_path / "here")
     publish(here.store, "c/d")

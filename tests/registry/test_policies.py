@@ -48,9 +48,11 @@ def policy(scope: str = "a/b", mode: Any = "backward", **changes: Any) -> Policy
 
 def test_a_policy_comes_back_as_it_was_written() -> None:
     for item in (NONE, BACKWARD, policy("a/*", "full_transitive", cap=500, seed=3, across_major=True)):
-        assert from_bytes(to_bytes(item, "now"), what="x") == (item, "now", "")
-    assert from_bytes(to_bytes(None, "then"), what="x") == (None, "then", "")
-    assert from_bytes(to_bytes(NONE, "now", "a/b@1.1.0"), what="x") == (NONE, "now", "a/b@1.1.0")
+        assert from_bytes(to_bytes(item, "now"), what="x") == (item, "now", "", {})
+    assert from_bytes(to_bytes(None, "then"), what="x") == (None, "then", "", {})
+    assert from_bytes(to_bytes(NONE, "now", "a/b@1.1.0"), what="x") == (NONE, "now", "a/b@1.1.0", {})
+    author = {"by": "alice", "commit": "ab" * 20}
+    assert from_bytes(to_bytes(NONE, "now", author=author), what="x") == (NONE, "now", "", author)
 
 
 def test_what_is_kept_spells_everything_out() -> None:

@@ -22,7 +22,8 @@ from compatkit.registry.names import Version
 from compatkit.registry.remotes import files
 from compatkit.registry.remotes.address import locate
 from compatkit.registry.remotes.pushpull import pull, push
-from compatkit.registry.signing.signer import SigningKey, sign
+from compatkit.registry.signing.private_keys import SigningKey
+from compatkit.registry.signing.signer import sign
 from compatkit.registry.store import Store
 from compatkit.registry.weights.tensorfile import tensor_digest
 from compatkit_plugins.remotes._filesystem import FileSystemStore

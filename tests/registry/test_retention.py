@@ -9,12 +9,16 @@ import attrs
 import pytest
 
 from compatkit.contracts.manifest import Parent
-from compatkit.errors import NotFound, UsageError
+from compatkit.errors import NotAllowed, NotFound, UsageError
 from compatkit.registry import disk as durable
+from compatkit.registry.authorship import Author
 from compatkit.registry.maintenance.check import examine
 from compatkit.registry.maintenance.operations import Maintenance
 from compatkit.registry.maintenance.retention import NEWEST, RetentionPlan
+from compatkit.registry.names import Version
 from compatkit.registry.policies import Images, Policy
+from compatkit.registry.settings import change_settings
+from compatkit.registry.signing.private_keys import SigningKey
 from compatkit.registry.store import Store
 
 Publish = Callable[..., Any]
@@ -94,22 +98,22 @@ def test_what_a_policy_measures_with_stays(several: Store, publish: Publish) -> 
 
 
 def test_a_withdrawal_that_is_refused_leaves_nothing_behind(several: Store) -> None:
-    class Refused(Exception):
-        pass
-
-    def refuse(path: str, content: bytes) -> None:
-        raise Refused
-
+    key = SigningKey.new("alice")
+    change_settings(several.root, Author.of(key), maintainers=(key.public.id,))
     before = {path: path.stat().st_mtime_ns for path in several.root.rglob("*") if path.is_file()}
-    with pytest.raises(Refused):
-        retention(several).apply(refuse)
-    with pytest.raises(Refused):
-        several.withdraw(EYE, "1.0.0", REASON, before=refuse)
+    with pytest.raises(NotAllowed) as error:
+        retention(several).apply()
+    with pytest.raises(NotAllowed):
+        several.withdraw(EYE, "1.0.0", REASON)
+    assert error.value.subject == retention(several).withdrawn[0]
     assert {path: path.stat().st_mtime_ns for path in several.root.rglob("*") if path.is_file()} == before
     assert examine(several).faults == ()
-    changes: list[str] = []
-    several.withdraw(EYE, "1.0.0", REASON, before=lambda path, content: changes.append(path))
-    assert changes == [f"refs/{EYE}/@tombstones/1.0.0"]
+    done = retention(attrs.evolve(several, key=key)).apply()
+    assert done.withdrawn and examine(several).faults == ()
+    for label in done.withdrawn:
+        name, _, number = label.partition("@")
+        entry = several.references.withdrawals(name).tombstone(Version.parse(number))
+        assert entry is not None and entry.by == key.public.id
 
 
 @pytest.mark.parametrize("number", range(12))

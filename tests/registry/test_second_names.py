@@ -27,7 +27,8 @@ from compatkit.registry.names import Reference, Version
 from compatkit.registry.policies import Images, Policy
 from compatkit.registry.required_partners import PolicyRequirement
 from compatkit.registry.second_names import copy
-from compatkit.registry.signing.signer import SigningKey, sign
+from compatkit.registry.signing.private_keys import SigningKey
+from compatkit.registry.signing.signer import sign
 from compatkit.registry.signing.trust import Trusted
 from compatkit.registry.signing.verify import verify
 from compatkit.registry.store import Store

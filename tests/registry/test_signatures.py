@@ -47,8 +47,9 @@ from compatkit.registry.maintenance.repair import plan as repair
 from compatkit.registry.remotes.pushpull import import_components
 from compatkit.registry.signing.checks import SKEW, require
 from compatkit.registry.signing.envelope import Envelope
+from compatkit.registry.signing.private_keys import SigningKey
 from compatkit.registry.signing.signatures import Signatures, file_name
-from compatkit.registry.signing.signer import SigningKey, sign
+from compatkit.registry.signing.signer import sign
 from compatkit.registry.signing.trust import Trusted
 from compatkit.registry.signing.verify import SignedPart, signed_parts, statements, verify
 from compatkit.registry.store import Store

@@ -13,8 +13,8 @@ import pytest
 from compatkit import errors
 from compatkit.registry.signing.checks import SKEW
 from compatkit.registry.signing.envelope import LIMIT, PAYLOAD_TYPE, PREDICATE_TYPE, TYPE
+from compatkit.registry.signing.private_keys import SigningKey
 from compatkit.registry.signing.signatures import LIMIT_PER_MANIFEST
-from compatkit.registry.signing.signer import SigningKey
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "signatures.md").read_text(encoding="utf-8")
 

@@ -28,7 +28,8 @@ from compatkit.registry.names import Version
 from compatkit.registry.remotes.pushpull import clone, pull, push
 from compatkit.registry.signing.changes import sign_changes
 from compatkit.registry.signing.checks import require
-from compatkit.registry.signing.signer import SigningKey, sign
+from compatkit.registry.signing.private_keys import SigningKey
+from compatkit.registry.signing.signer import sign
 from compatkit.registry.signing.trust import Trusted
 from compatkit.registry.store import Store
 

@@ -462,6 +462,7 @@ def test_the_table_of_codes_is_complete_and_every_code_is_shown() -> None:
     shown |= {"weights-remote"}  # in test_clone_without_weights.py
     shown |= {"version-step"}  # in test_numbers.py
     shown |= {"dropped-damaged", "dropped-unnamed"}  # in test_dropping.py
+    shown |= {"settings-refused", "alias-unsigned", "publication-damaged"}  # in test_settings.py
     shown |= {"load-refused", "load-elsewhere"}  # in components/test_loadable.py
     assert shown == CODES.keys()
 

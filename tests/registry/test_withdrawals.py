@@ -7,6 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 
 from compatkit.errors import (
@@ -25,8 +26,8 @@ from compatkit.registry.maintenance.repair import plan as plan_repair
 from compatkit.registry.names import Version
 from compatkit.registry.policies import Images, Policy
 from compatkit.registry.restoring import restore
-from compatkit.registry.signing.changes import change_signer, sign_changes
-from compatkit.registry.signing.signer import SigningKey
+from compatkit.registry.signing.changes import sign_changes
+from compatkit.registry.signing.private_keys import SigningKey
 from compatkit.registry.store import Store
 
 NAME = "digits/mnist.extractor"
@@ -172,9 +173,9 @@ def test_a_damaged_or_lost_entry_is_found_and_repaired_from_its_second_file(stor
 
 def test_signed_changes_are_signed_once(store: Store, publish: Publish, key: SigningKey):
     publish(store, NAME, 1)
-    store.set_alias(NAME, "prod", "1.0.0", before=change_signer(store, key))
+    attrs.evolve(store, key=key).set_alias(NAME, "prod", "1.0.0")
     store.withdraw(NAME, "1.0.0", "a bug")
-    restore(store, NAME, "1.0.0", "fine", before=change_signer(store, key))
+    restore(attrs.evolve(store, key=key), NAME, "1.0.0", "fine")
     assert sign_changes(store, [NAME], key) == [f"refs/{NAME}/@tombstones/1.0.0"]
     assert sign_changes(store, [NAME], key) == [] and not examine(store).faults
     (store.root / f"refs/{NAME}/@log/prod/1").unlink()

@@ -162,7 +162,9 @@ class Admission:
             reason = " ".join(f"Conflicts with a version or policy added concurrently: {error}".split())
             if reference.version is not None:
                 withdrawals = self.store.references.withdrawals(reference.name)
-                withdrawals.append(reference.version, reason[:MAX_REASON], restore=False)
+                withdrawals.append(
+                    reference.version, reason[:MAX_REASON], restore=False, author=self.store.author
+                )
             raise
 
     def _ensure_checked(self, reference: Reference) -> bool:
@@ -207,7 +209,7 @@ class Admission:
         except (PolicyUndecided, PolicyDataMissing):
             if not self.unmeasured or requirement.revision is None:
                 raise
-            self.store.policies.admit(requirement.revision.scope, reference)
+            self.store.policies.admit(requirement.revision.scope, reference, self.store.author)
 
     def _inputs(self, reference: Reference) -> AdmissionInputs:
         """Return the neighbors and the requirement of a version as they are now."""

@@ -22,6 +22,7 @@ from compatkit.registry.copy.report import Offer, Refusal, TransferReport, Withd
 from compatkit.registry.copy.settings import TransferSettings
 from compatkit.registry.copy.small_files import SignatureFiles
 from compatkit.registry.names import Reference, Version
+from compatkit.registry.settings import Rules
 from compatkit.registry.withdrawals import entry_path, second_path
 
 Entries = Mapping[int, SmallFile]
@@ -39,6 +40,7 @@ class ChangeFollower:
         settings: Settings of the transfer.
         report: Report to add changes, offers and refusals to.
         signatures: Signatures in the origin.
+        rules: Settings of the target.
     """
 
     origin: Origin
@@ -46,6 +48,7 @@ class ChangeFollower:
     settings: TransferSettings
     report: TransferReport
     signatures: SignatureFiles
+    rules: Rules
 
     # --- withdrawals
 
@@ -73,7 +76,8 @@ class ChangeFollower:
             kind = "restoration" if is_withdrawn else "withdrawal"
             reason = self._reason(self.origin, reference, max(entries))
             offer = Offer(kind, str(reference), reason, "--follow-withdrawals")
-            if self._may_follow(offer, self.settings.follow_withdrawals, new):
+            is_restricted = bool(self.rules.settings.maintainers)
+            if self._may_follow(offer, self.settings.follow_withdrawals, new, is_restricted):
                 self._create_withdrawals(reference, new)
                 self._report_withdrawn(reference)
 
@@ -190,7 +194,11 @@ class ChangeFollower:
                 self.report.diverged.append(text)
                 return
             offer = Offer("alias", what, f"{current or 'none'} -> {last or 'removed'}", "--follow-aliases")
-            if not self._may_follow(offer, self.settings.follow_aliases or not existing, new):
+            is_asked, is_protected = (
+                self.settings.follow_aliases or not existing,
+                self.rules.settings.protects(alias),
+            )
+            if not self._may_follow(offer, is_asked, new, is_protected):
                 return
             if not self.settings.dry_run:
                 self._copy_signatures(new)
@@ -217,10 +225,19 @@ class ChangeFollower:
 
     # --- what may be followed
 
-    def _may_follow(self, offer: Offer, asked: bool, new: Entries) -> bool:
-        """Return whether entries may be copied; otherwise report them as an offer."""
+    def _may_follow(self, offer: Offer, asked: bool, new: Entries, is_restricted: bool) -> bool:
+        """Return whether entries may be copied; otherwise report them as an offer.
+
+        Args:
+            offer: Offer to report.
+            asked: Whether the change is requested.
+            new: Entries to copy.
+            is_restricted: Whether only maintainers of the target may make the change.
+        """
         try:
             self._check_signed(new.values())
+            if is_restricted:
+                self._check_maintained(new.values())
         except SignatureError as error:
             self.report.offered.append(attrs.evolve(offer, error=error))
             return False
@@ -231,13 +248,19 @@ class ChangeFollower:
     def _check_signed(self, files: Iterable[SmallFile]) -> None:
         if not self.settings.trusted:
             return
-        from compatkit.registry.signing.changes import check_change
+        from compatkit.registry.signing.checks import check_change
 
         by_digest = {digest_of(file.data): file for file in files}
         self.signatures.read(by_digest)
         for digest, file in by_digest.items():
             for trusted in self.settings.trusted:
                 check_change(file.path, file.data, self.signatures.of(digest), trusted)
+
+    def _check_maintained(self, files: Iterable[SmallFile]) -> None:
+        by_digest = {digest_of(file.data): file for file in files}
+        self.signatures.read(by_digest)
+        for digest, file in by_digest.items():
+            self.rules.check_entry(file.path, file.data, self.signatures.of(digest))
 
     def _copy_signatures(self, entries: Entries) -> None:
         if self.settings.dry_run:

@@ -16,8 +16,13 @@ from compatkit.foundation.codec import MAX_BYTES
 from compatkit.foundation.codec import digest as digest_of
 from compatkit.registry.copy.report import Refusal
 from compatkit.registry.document_graph import Role
+from compatkit.registry.log import NUMBER
 from compatkit.registry.names import Reference
 from compatkit.registry.refs import References
+from compatkit.registry.settings import FOLDER, Rules, rules_from
+from compatkit.registry.signing.signatures import FILE as SIGNATURE
+from compatkit.registry.signing.signatures import FOLDER as SIGNATURES
+from compatkit.registry.signing.signatures import LIMIT_PER_MANIFEST
 from compatkit.registry.weights.header import check_header
 from compatkit.registry.weights.tensorfile import tensor_digest
 from compatkit.registry.withdrawals import Tombstone
@@ -252,6 +257,21 @@ class Origin(ABC):
 @attrs.define(eq=False)
 class Target(Origin):
     """Registry that components are copied to; it can be read, too."""
+
+    def rules(self) -> Rules:
+        """Return the settings in force."""
+        paths = {path: path.rpartition("/")[2] for path in self.list_small_files([FOLDER])}
+        numbers = {path: int(number) for path, number in paths.items() if NUMBER.fullmatch(number)}
+        contents = {numbers[path]: data or b"" for path, data in self.read_small_files(list(numbers))}
+        return rules_from(contents, self.signatures_of)
+
+    def signatures_of(self, digest: str) -> list[bytes]:
+        """Return the unverified signatures of a digest."""
+        folder = f"{SIGNATURES}/{digest.removeprefix('sha256:')}"
+        paths = [
+            path for path in self.list_small_files([folder]) if SIGNATURE.fullmatch(path.rpartition("/")[2])
+        ]
+        return [data for _, data in self.read_small_files(paths[:LIMIT_PER_MANIFEST]) if data is not None]
 
     @abstractmethod
     def begin(self) -> None:

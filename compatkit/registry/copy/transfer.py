@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import partial
 
 import attrs
 
-from compatkit.errors import CompatkitError, SignatureError, VersionExists
+from compatkit.errors import CompatkitError, FormatError, SignatureError, VersionExists
 from compatkit.registry.clashes import commands_to_free
 from compatkit.registry.copy.admission import Admission
 from compatkit.registry.copy.blobs import BlobCopier
@@ -31,6 +32,7 @@ from compatkit.registry.copy.report import (
 from compatkit.registry.copy.settings import TransferSettings, matching_names, select_versions
 from compatkit.registry.copy.small_files import SignatureFiles, copy_results
 from compatkit.registry.names import Reference
+from compatkit.registry.publications import read_record, record_path
 from compatkit.registry.refs import version_line
 from compatkit.registry.store import Store
 
@@ -67,9 +69,13 @@ class ComponentTransfer:
         if isinstance(self.target, LocalRegistry):
             self._store = self.target.store
             self.settings = self.settings.with_trust(self._store.trusted)
+        rules = self.target.rules()
+        self.settings = self.settings.with_trust(rules.required_keys())
         self.copier = BlobCopier(self.origin, self.target, self.settings, self.report.copied)
         self.signatures = SignatureFiles(self.origin)
-        self.changes = ChangeFollower(self.origin, self.target, self.settings, self.report, self.signatures)
+        self.changes = ChangeFollower(
+            self.origin, self.target, self.settings, self.report, self.signatures, rules
+        )
 
     def run(self, patterns: Iterable[str]) -> TransferReport:
         """Copy the versions that patterns select.
@@ -289,6 +295,7 @@ class ComponentTransfer:
         for reference in self._remaining(versions):
             if existing[reference] is None and _path(reference) not in taken:
                 self.report.created.append(reference)
+                self._copy_record(reference)
                 continue
             digest = existing[reference] or self.target.current_digest(reference)
             if digest == reference.digest:
@@ -300,6 +307,16 @@ class ComponentTransfer:
                 subject=str(reference),
             )
             self._drop(reference, error)
+
+    def _copy_record(self, reference: Reference) -> None:
+        """Copy the record of who published a version; it is for people, so a missing or damaged one is left out."""
+        path = record_path(reference.name, reference.version)
+        data = self.origin.read_small_file(path)
+        if data is None:
+            return
+        with suppress(FormatError):
+            if read_record(data, path).digest == reference.digest:
+                self.target.create([SmallFile(path, data)])
 
     def _version_file(self, reference: Reference, check: Callable[[], object] | None = None) -> SmallFile:
         """Return the file of a version; before it is created, its blobs are ensured and ``check`` is called."""

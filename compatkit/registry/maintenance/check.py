@@ -35,7 +35,9 @@ from compatkit.registry.maintenance.references import (
     check_aliases,
     check_drops,
     check_policies,
+    check_publications,
     check_results,
+    check_settings,
     check_signatures,
     check_tombstones,
     read_versions,
@@ -43,6 +45,7 @@ from compatkit.registry.maintenance.references import (
 from compatkit.registry.maintenance.survey import Survey
 from compatkit.registry.names import Version
 from compatkit.registry.remotes.fetching import described
+from compatkit.registry.settings import FOLDER as SETTINGS
 from compatkit.registry.withdrawals import WITHDRAWALS
 
 if TYPE_CHECKING:
@@ -144,9 +147,11 @@ def examine(
     survey.scan("refs", WITHDRAWALS, wanted=scope.folder)
     scope.check(survey)
     if not scope.patterns:
-        survey.scan("policies", "evidence", "signatures", "blobs", "keys", "locks", "")
+        survey.scan("policies", SETTINGS, "evidence", "signatures", "blobs", "keys", "locks", "")
         survey.report_folders()
         check_policies(survey)
+        check_settings(survey)
+        check_publications(survey)
     total = sum(state.st_size for state in survey.blobs.values())
     blobs = BlobChecks(survey, deep, total, progress, described(store.root, store.id))
     users = blobs.users

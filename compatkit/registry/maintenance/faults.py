@@ -136,6 +136,17 @@ CODES: Mapping[str, FaultCode] = {
         _LATER + "; or set the policy again, which takes effect at once",
     ),
     "policy-gap": _warning("an entry of a policy log is missing, though a later one exists", _LATER),
+    "settings-refused": _warning(
+        "a change of the settings that cannot be read, or that no owner signed; it does not count",
+        "find out who wrote it; `compatkit settings show` lists what is in force",
+    ),
+    "alias-unsigned": _warning(
+        "a move of a protected alias that no maintainer signed; it does not count",
+        "a maintainer signs it (`compatkit sign NAME --changes`), or moves the alias",
+    ),
+    "publication-damaged": _info(
+        "a record of who published a version that cannot be read", "no action needed; nothing depends on it"
+    ),
     "misnamed": _warning("a file or folder with an unknown name; it is never read", "rename or remove it"),
     "stray": _info("a file of another program", "no action needed"),
     "drafts": _info("unfinished files of processes", "compatkit gc removes old ones"),

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from compatkit.registry.copy.report import TransferReport
     from compatkit.registry.copy.settings import Accept, Versions
     from compatkit.registry.signing.checks import SignatureVerdict
-    from compatkit.registry.signing.signer import SigningKey, SigningResult
+    from compatkit.registry.signing.private_keys import SigningKey
+    from compatkit.registry.signing.signer import SigningResult
     from compatkit.registry.signing.trust import Trust
     from compatkit.registry.store import Store
 
@@ -245,7 +246,8 @@ class Maintenance:
             EnvironmentFailure: Disk full, no permission to write.
         """
         from compatkit.registry.signing import dates
-        from compatkit.registry.signing.signer import SigningKey, sign
+        from compatkit.registry.signing.private_keys import SigningKey
+        from compatkit.registry.signing.signer import sign
 
         used = key if isinstance(key, SigningKey) else SigningKey.load(key)
         ends = None if expires is None else dates.parse_expiry(expires)
@@ -276,7 +278,8 @@ class Maintenance:
             EnvironmentFailure: Disk full, no permission to write.
         """
         from compatkit.registry.signing import dates
-        from compatkit.registry.signing.signer import SigningKey, sign_evidence
+        from compatkit.registry.signing.private_keys import SigningKey
+        from compatkit.registry.signing.signer import sign_evidence
 
         used = key if isinstance(key, SigningKey) else SigningKey.load(key)
         ends = None if expires is None else dates.parse_expiry(expires)
@@ -299,7 +302,7 @@ class Maintenance:
         """
         from compatkit.registry.copy.settings import matching_names
         from compatkit.registry.signing.changes import sign_changes
-        from compatkit.registry.signing.signer import SigningKey
+        from compatkit.registry.signing.private_keys import SigningKey
 
         used = key if isinstance(key, SigningKey) else SigningKey.load(key)
         known, matches = self.store.references.names(), dict.fromkeys(())

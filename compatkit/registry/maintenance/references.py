@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from compatkit.contracts.manifest import Manifest
-from compatkit.errors import EnvironmentFailure, IntegrityError
+from compatkit.errors import EnvironmentFailure, IntegrityError, SignatureError
 from compatkit.foundation.codec import digest as digest_of
 from compatkit.registry.aliases import read_move, read_pointer
 from compatkit.registry.drop_records import read_drop
@@ -19,7 +19,9 @@ from compatkit.registry.maintenance.survey import NameFiles, Survey
 from compatkit.registry.names import Reference, Version
 from compatkit.registry.policylog import FOLDER, file_name
 from compatkit.registry.refs import digest_in, read_line
+from compatkit.registry.settings import rules_of
 from compatkit.registry.signing.envelope import parse
+from compatkit.registry.signing.signatures import Signatures
 from compatkit.registry.version_bumps import why_understated
 from compatkit.registry.withdrawals import entry_path
 
@@ -220,6 +222,31 @@ def _gaps(
         first = before + 1
         if number > first and not survey.exists(path(first)):  # it may have been created since the listing
             yield first, number, f"{first}" if number == first + 1 else f"{first} to {number - 1}"
+
+
+def check_settings(survey: Survey) -> None:
+    """Report changes of the settings that do not count, and unsigned moves of protected aliases."""
+    rules = rules_of(survey.root)
+    errors = {change.number: change.error for change in rules.history if change.error}
+    for entry in survey.settings:
+        if entry.number in errors:
+            survey.findings.add("settings-refused", entry, errors[entry.number])
+    signatures = Signatures(survey.root)
+    for name, files in sorted(survey.names.items()):
+        for alias in sorted(filter(rules.settings.protects, files.moves)):
+            for _, entry in sorted(files.moves[alias].items()):
+                data = survey.content(entry.path, LIMIT) or b""
+                with suppress(EnvironmentFailure, IntegrityError):
+                    try:
+                        rules.check_entry(entry.path, data, signatures.of(digest_of(data)))
+                    except SignatureError as error:
+                        survey.findings.add("alias-unsigned", entry, str(error), (f"{name}:{alias}",))
+
+
+def check_publications(survey: Survey) -> None:
+    """Report records of publications that cannot be read."""
+    for entry in survey.publications:
+        survey.read(entry, (f"{entry.name}@{entry.version}",))
 
 
 def check_policies(survey: Survey) -> None:

@@ -11,7 +11,6 @@ from compatkit.errors import NotFound, UsageError
 from compatkit.foundation.arguments import texts_of
 from compatkit.foundation.display import Shown, aligned
 from compatkit.registry.dropping import policy_that_relies
-from compatkit.registry.log import BeforeChange
 from compatkit.registry.names import Reference, Version
 
 if TYPE_CHECKING:
@@ -69,19 +68,17 @@ class RetentionPlan(Shown):
             "kept": [attrs.asdict(version) for version in self.kept],
         }
 
-    def apply(self, before: BeforeChange | None = None) -> RetentionPlan:
+    def apply(self) -> RetentionPlan:
         """Withdraw the versions, except those that something relies on since.
 
         A killed call has withdrawn some of them; the same call continues.
-
-        Args:
-            before: Called before each withdrawal is recorded, for example to sign it; may raise to stop.
 
         Returns:
             The plan as it was carried out.
 
         Raises:
             LayoutError: This version may only read the registry.
+            NotAllowed: The settings of the registry do not let this author withdraw versions.
             EnvironmentFailure: No write permission, or the device failed; repeat the call to continue.
         """
         withdrawn: list[str] = []
@@ -95,7 +92,7 @@ class RetentionPlan(Shown):
             if why := _why_needed(self.store, Reference(name, version, digest=digest)):
                 kept.append(KeptVersion(label, why))
                 continue
-            self.store.withdraw(name, version, self.reason, before=before)
+            self.store.withdraw(name, version, self.reason)
             withdrawn.append(label)
         return attrs.evolve(self, withdrawn=tuple(withdrawn), kept=tuple(kept))
 

@@ -15,6 +15,7 @@ from compatkit.registry.layout_scan import (
     AliasPointer,
     DropFile,
     PolicyFile,
+    PublicationFile,
     RegistryEntry,
     ResultPointer,
     SignatureFile,
@@ -24,6 +25,7 @@ from compatkit.registry.layout_scan import (
 )
 from compatkit.registry.maintenance.faults import shown
 from compatkit.registry.policylog import parse_revision
+from compatkit.registry.publications import read_record
 from compatkit.registry.refs import digest_in, read_line
 from compatkit.registry.signing.envelope import LIMIT as SIGNATURE_LIMIT
 from compatkit.registry.signing.signatures import file_name as signature_name
@@ -65,6 +67,8 @@ def fault_of(entry: RegistryEntry, content: bytes) -> tuple[str, str] | None:
                 parse_revision(content, entry.scope, entry.number)
             except FormatError as error:
                 return "policy-damaged", f"expected a policy of {entry.scope}, got {shown(content)}: {error}"
+        case PublicationFile() if not _is_publication(content):
+            return "publication-damaged", f"expected an object with by, digest and time, got {shown(content)}"
         case ResultPointer() if content.strip() != f"sha256:{entry.result}".encode():
             return "evidence-damaged", f"expected the digest in its name, got {shown(content)}"
         case SignatureFile() if why := _signature_fault(content, entry):
@@ -87,6 +91,13 @@ def _entry_fault(content: bytes, number: int) -> str:
         kind = "withdrawal" if number % 2 else "restoration"
         return f"expected the reason and time of a {kind}, got {shown(content)}"
     return ""
+
+
+def _is_publication(content: bytes) -> bool:
+    try:
+        return bool(read_record(content, "record"))
+    except FormatError:
+        return False
 
 
 def _signature_fault(content: bytes, entry: SignatureFile) -> str | None:

@@ -23,8 +23,10 @@ from compatkit.registry.layout_scan import (
     DropFile,
     Obstacle,
     PolicyFile,
+    PublicationFile,
     RegistryEntry,
     ResultPointer,
+    SettingsFile,
     SignatureFile,
     TombstoneFile,
     Unknown,
@@ -80,6 +82,8 @@ class Survey:
         blobs: State of each existing blob, by digest.
         irregular: Fault code and description of entries with a blob's name that are not files, by digest.
         policies: Policy changes by scope and number.
+        publications: Records of publications.
+        settings: Changes of the settings.
         results: Pointers to measured results.
         signatures: Signatures, sorted by name.
         withdrawals: Second files of withdrawals and restorations.
@@ -93,6 +97,8 @@ class Survey:
     blobs: dict[str, os.stat_result] = attrs.field(factory=dict)
     irregular: dict[str, tuple[str, str]] = attrs.field(factory=dict)
     policies: dict[str, dict[int, PolicyFile]] = attrs.field(factory=lambda: defaultdict(dict))
+    publications: list[PublicationFile] = attrs.field(factory=list)
+    settings: list[SettingsFile] = attrs.field(factory=list)
     results: list[ResultPointer] = attrs.field(factory=list)
     signatures: list[SignatureFile] = attrs.field(factory=list)
     withdrawals: list[WithdrawalFile] = attrs.field(factory=list)
@@ -127,6 +133,10 @@ class Survey:
                 self.withdrawals.append(entry)
             case PolicyFile():
                 self.policies[entry.scope][entry.number] = entry
+            case PublicationFile():
+                self.publications.append(entry)
+            case SettingsFile():
+                self.settings.append(entry)
             case ResultPointer():
                 self.results.append(entry)
             case SignatureFile():

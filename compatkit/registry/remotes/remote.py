@@ -34,12 +34,11 @@ from compatkit.registry.copy.report import race_note
 from compatkit.registry.document_graph import names as named_in
 from compatkit.registry.layout import MARKER, Layout
 from compatkit.registry.log import LIMIT
-from compatkit.registry.names import VERSION, Reference, check_alias, check_name
+from compatkit.registry.names import ENTRY_NAME, VERSION, Reference, check_alias, check_name
 from compatkit.registry.os_errors import environment
 from compatkit.registry.refs import References
 from compatkit.registry.remotes.files import MAX_REQUESTS, Files
 from compatkit.registry.remotes.read_ahead import read_ahead
-from compatkit.registry.withdrawals import ENTRY
 
 LARGE_BLOB = 2**23
 """Size in bytes above which blobs are uploaded from their file, in parts if the back end supports that."""
@@ -48,8 +47,8 @@ LARGEST_CACHED = 2**20
 CACHE_SIZE = 2**28
 """Maximum size of all cached documents in bytes."""
 _MIRRORED = re.compile(
-    rf"refs/(?P<name>[^@]+)/@(?:versions/{VERSION.pattern}|tombstones/{ENTRY.pattern}|"
-    rf"dropped/{VERSION.pattern}/[1-9][0-9]{{0,8}}|"
+    rf"refs/(?P<name>[^@]+)/@(?:versions/{VERSION.pattern}|tombstones/{ENTRY_NAME.pattern}|"
+    rf"dropped/{VERSION.pattern}/[1-9][0-9]{{0,8}}|published/{VERSION.pattern}|"
     r"aliases/(?P<alias>[^/]+)|log/(?P<moved>[^/]+)/[1-9][0-9]{0,8})"
 )
 _LISTED = ".listed"

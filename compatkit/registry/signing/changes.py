@@ -6,31 +6,19 @@ that a signed entry counts nowhere else. Signatures are stored like those of man
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from datetime import datetime
-from functools import partial
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from compatkit.foundation.codec import digest as digest_of
 from compatkit.registry import disk as durable
-from compatkit.registry.log import LIMIT, BeforeChange, names_in
-from compatkit.registry.signing.checks import check_signature, refusal
-from compatkit.registry.signing.signer import SigningKey
+from compatkit.registry.log import LIMIT, names_in
+from compatkit.registry.signing.checks import check_signature
+from compatkit.registry.signing.private_keys import SigningKey
 from compatkit.registry.signing.trust import Trusted
 from compatkit.registry.withdrawals import entry_path
 
 if TYPE_CHECKING:
     from compatkit.registry.store import Store
-
-
-def change_signer(store: Store, key: SigningKey | None) -> BeforeChange | None:
-    """Return a function that signs an entry before it is created; None without a key.
-
-    Args:
-        store: Files of the registry.
-        key: Private key, or None.
-    """
-    return None if key is None else partial(sign_change, store, key)
 
 
 def sign_change(store: Store, key: SigningKey, path: str, data: bytes) -> bool:
@@ -74,30 +62,6 @@ def sign_changes(store: Store, names: Iterable[str], key: SigningKey) -> list[st
         if data and sign_change(store, key, path, data):
             signed.append(path)
     return signed
-
-
-def check_change(
-    path: str, data: bytes, signatures: Sequence[bytes], trusted: Trusted, *, now: datetime | None = None
-) -> None:
-    """Raise if no trusted key signed an entry.
-
-    Args:
-        path: Path of the entry, relative to the root.
-        data: Content of the entry.
-        signatures: Contents of its signature files; may be hostile.
-        trusted: Trusted keys.
-        now: Time of the check; None for the current time.
-
-    Raises:
-        SignatureError: There is no valid signature; the class is the reason.
-    """
-    digest = digest_of(data)
-    verdicts = [
-        check_signature(signature, digest, trusted, name=path, now=now, is_change=True)
-        for signature in signatures
-    ]
-    if (error := refusal(digest, path, verdicts)) is not None:
-        raise error
 
 
 def _entries(store: Store, name: str) -> Iterator[str]:

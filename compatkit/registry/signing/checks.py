@@ -26,6 +26,7 @@ from compatkit.errors import (
     UnknownSigner,
     Unsigned,
 )
+from compatkit.foundation.codec import digest as digest_of
 from compatkit.registry.names import check_digest
 from compatkit.registry.signing import dates
 from compatkit.registry.signing.envelope import Envelope, Statement, parse
@@ -154,6 +155,38 @@ def check_signatures(
     return verdicts
 
 
+def check_change(
+    path: str, data: bytes, signatures: Sequence[bytes], trusted: Trusted, *, at_signing: bool = False
+) -> None:
+    """Raise if no trusted key signed an entry.
+
+    Args:
+        path: Path of the entry, relative to the root.
+        data: Content of the entry.
+        signatures: Contents of its signature files; may be hostile.
+        trusted: Trusted keys.
+        at_signing: Whether signatures must have been valid when they were made, and not now: what a key did before it
+            expired stays done.
+
+    Raises:
+        SignatureError: There is no valid signature; the class is the reason.
+    """
+    digest = digest_of(data)
+    verdicts = [
+        check_signature(
+            signature,
+            digest,
+            trusted,
+            name=path,
+            is_change=True,
+            now=_signed(signature) if at_signing else None,
+        )
+        for signature in signatures
+    ]
+    if (error := refusal(digest, path, verdicts)) is not None:
+        raise error
+
+
 def require(trust: Trust = None, *, now: Callable[[], datetime] = dates.now) -> Accept:
     """Return a function that refuses manifests without a valid signature; trusted keys are read once, now.
 
@@ -262,3 +295,12 @@ def _describe(trusted: Trusted) -> str:
     count = len(trusted.keys)
     keys = "one trusted key" if count == 1 else f"{count} trusted keys"
     return f"{keys} of {trusted.source}" if trusted.source else keys
+
+
+def _signed(signature: bytes) -> datetime | None:
+    """Return the time of signing that a signature states, unless that is in the future."""
+    try:
+        signed = parse(signature)[1].signed
+    except MalformedSignature:
+        return None
+    return min(signed, dates.now())

@@ -24,9 +24,8 @@ import attrs
 
 from compatkit.errors import FormatError, InvalidName, MalformedSignature
 from compatkit.foundation.codec import dumps, is_digest, loads
-from compatkit.registry.names import Reference, check_alias, check_name
+from compatkit.registry.names import ENTRY_NAME, ENTRY_NUMBER, VERSION, Reference, check_alias, check_name
 from compatkit.registry.signing import dates
-from compatkit.registry.withdrawals import ENTRY as TOMBSTONE
 
 LIMIT = 2**14
 """Maximum size of an envelope in bytes."""
@@ -38,7 +37,8 @@ PREDICATE_TYPE = "https://compatkit/signature/v1"
 CHANGE_TYPE = "https://compatkit/change/v1"
 """Identifier of the predicate about an entry of a log, such as the move of an alias."""
 _ENTRY = re.compile(
-    rf"refs/(?P<name>[^@]+)/@(?:log/(?P<alias>[^/]+)/[1-9][0-9]{{0,8}}|tombstones/{TOMBSTONE.pattern})"
+    rf"refs/(?P<name>[^@]+)/@(?:log/(?P<alias>[^/]+)/{ENTRY_NUMBER}|tombstones/{ENTRY_NAME.pattern}|"
+    rf"dropped/{VERSION.pattern}/{ENTRY_NUMBER}|published/{VERSION.pattern})|policies/[^/]+@{ENTRY_NUMBER}|settings/{ENTRY_NUMBER}"
 )
 """Paths of signed entries."""
 KEY_ID = re.compile("ed25519:[0-9a-f]{64}")
@@ -220,6 +220,7 @@ def _is_entry(path: object) -> bool:
     if match is None:
         return False
     try:
-        return bool(check_name(match["name"]) and (match["alias"] is None or check_alias(match["alias"])))
+        parts = (match["name"], check_name), (match["alias"], check_alias)
+        return all(part is None or check(part) for part, check in parts)
     except InvalidName:
         return False

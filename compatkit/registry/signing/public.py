@@ -8,7 +8,7 @@ production = ck.Registry.open("parts", require_signature=public)
 
 from compatkit.registry.signing.checks import Accept, SignatureVerdict, require
 from compatkit.registry.signing.keys import PublicKey
-from compatkit.registry.signing.signer import KeyWarning, SigningKey
+from compatkit.registry.signing.private_keys import KeyWarning, SigningKey
 from compatkit.registry.signing.trust import Distrust, Folder, Trusted, TrustWarning
 
 Verdict = SignatureVerdict

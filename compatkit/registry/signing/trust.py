@@ -106,6 +106,16 @@ class Trusted:
             ", ".join(trusted.source for trusted in several),
         )
 
+    def intersection(self, other: Trusted) -> Trusted:
+        """Return the keys that both trust, and all that either distrusts.
+
+        Args:
+            other: Other trusted keys.
+        """
+        keys = {key: public for key, public in self.keys.items() if key in other.keys}
+        source = " and ".join(filter(None, (self.source, other.source)))
+        return Trusted(keys, {**other.distrusted, **self.distrusted}, source)
+
 
 @attrs.frozen
 class Folder:
