@@ -106,6 +106,20 @@ def test_components_go_there_and_come_back(
     assert pull(store, fake.address).check().blobs == 0
 
 
+def test_a_prefix_is_not_needed_and_each_is_a_remote_of_its_own(
+    fake: FakeRegistry, store: Store, source: Store, publish: Publish, tmp_path: Path
+):
+    other = Store.init(tmp_path / "other")
+    publish(other, EXTRACTOR, 77)
+    push(source, f"oci://{fake.host}").check()
+    push(other, f"oci://{fake.host}/b/c/").check()
+    pull(store, f"OCI://{fake.host}/", [EXTRACTOR, HEAD]).check()
+    assert store.resolve(EXTRACTOR) == source.resolve(EXTRACTOR)
+    here = Store.init(tmp_path / "here")
+    pull(here, f"oci://{fake.host}/b/c").check()
+    assert here.resolve(EXTRACTOR) == other.resolve(EXTRACTOR) and here.names() == [EXTRACTOR]
+
+
 @pytest.mark.parametrize("listing", ["denied", "missing"])
 def test_where_repositories_are_not_listed_components_are_named(
     pushed: FakeRegistry, store: Store, source: Store, tmp_path: Path, listing: str

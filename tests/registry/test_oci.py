@@ -343,6 +343,7 @@ LIES: dict[str, Callable[[Path, Store], None]] = {
     "layer size": changed(IMAGE, lambda value: value["layers"][1].update(size=1)),
     "layer digest": changed(IMAGE, lambda value: value["layers"][1].update(digest="sha256:../../secret")),
     "layer kind": changed(IMAGE, lambda value: value["layers"][1].update(mediaType="application/x-sh")),
+    "signature size": changed(IMAGE, lambda value: value["layers"][-1].update(size=2**14 + 1)),
     "no layers": changed(IMAGE, lambda value: value.update(layers=[])),
     "other first layer": changed(IMAGE, lambda value: value["layers"].reverse()),
     "config": changed(IMAGE, lambda value: value["config"].update(digest=f"sha256:{'0' * 64}")),
