@@ -7,8 +7,10 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -240,6 +242,45 @@ def test_a_registry_that_is_killed_takes_the_rest_of_an_upload_later(
     assert 9 <= len(sent) <= 10, "of 20 chunks, those that arrived are not sent again"
     pull(store, address).check()
     assert store.objects.read(large.blob) == source.objects.read(large.blob) and examine(store).sound
+
+
+def test_a_push_that_is_killed_leaves_whole_versions_and_goes_on(
+    tmp_path: Path, source: Store, publish: Publish, server: Server, address: str
+):
+    for number in range(6):
+        large = source.put_blob(os.urandom(2**22))
+        publish(
+            source, f"large/part{number}", 7, training={"run": {"blob": large.blob, "bytes": large.bytes}}
+        )
+    script = (
+        "import sys\n"
+        "from compatkit_plugins.remotes import _blob_uploads\n"
+        "from compatkit.registry.remotes.pushpull import push\n"
+        "from compatkit.registry.store import Store\n"
+        "_blob_uploads.CHUNK = 2**20\n"
+        "store = Store.open(sys.argv[1])\n"
+        "print('begins', flush=True)\n"
+        "push(store, sys.argv[2]).check()\n"
+    )
+    seen: list[int] = []
+    for delay in (0.02, 0.06, 0.1, 0.15, 0.2, 0.3, 30):
+        pusher = subprocess.Popen(
+            [sys.executable, "-c", script, str(source.root), address], stdout=subprocess.PIPE
+        )
+        with pusher:
+            assert pusher.stdout is not None and pusher.stdout.readline() == b"begins\n"
+            with suppress(subprocess.TimeoutExpired):
+                pusher.wait(delay)
+            pusher.kill()
+        here = Store.init(tmp_path / f"here{delay}")
+        try:
+            report = pull(here, address).check()
+        except LayoutError:
+            seen.append(0)
+            continue
+        assert examine(here).sound and content(here.root).items() <= content(source.root).items()
+        seen.append(len(report.created))
+    assert seen[-1] == 8 and seen == sorted(seen)
 
 
 def test_two_pushers_of_a_number_leave_one_component(
