@@ -149,8 +149,10 @@ class PartedUpload:
             marker = parts[-1]["PartNumber"]
 
     def _abort(self, upload: str) -> None:
-        with suppress(Exception):  # it only takes space
+        try:
             self.call("abort_multipart_upload", UploadId=upload)
+        except Exception:  # it only takes space, until the bucket's rule removes it
+            return
 
     def _is_complete(self) -> bool:
         with suppress(FileNotFoundError):
