@@ -22,6 +22,8 @@ from ._registry_session import PIECE, Answer, Body
 
 CHUNK = 2**25
 """Bytes of one request; larger blobs are uploaded in chunks."""
+STARTS = 2
+"""Number of times that an upload begins, if the registry loses it."""
 FAILURES = 5
 """Number of times that an upload goes on after a failure without an accepted chunk in between."""
 _RANGE = re.compile(r"(?:bytes=)?0-([0-9]{1,18})")
@@ -39,12 +41,12 @@ class Upload:
     Attributes:
         location: Address of the next request.
         offset: Number of bytes that the registry has.
-        resumed: Whether an earlier process began it.
+        chunk: Bytes of one request.
     """
 
     location: str = attrs.field(repr=False)
+    chunk: int
     offset: int = 0
-    resumed: bool = False
 
 
 @attrs.frozen(eq=False)
@@ -73,17 +75,15 @@ class BlobUploads:
         """
         with self._remembered(repository, digest, len(data)) as record:
             upload = None if record is None else self._resume(repository, record)
-            if upload is None:
-                upload = self._begin(repository, digest, source)
-            if upload is None:
-                return False
-            try:
-                self._send(repository, digest, data, upload, record)
-            except SessionLost:
-                if not upload.resumed:
-                    raise ConnectionError(f"{repository}: the registry lost the upload of {digest}") from None
-                self._send(repository, digest, data, self._begin(repository, digest, None) or upload, record)
-            return True
+            for _ in range(STARTS):
+                upload = upload or self._begin(repository, digest, source)
+                if upload is None:
+                    return False
+                with suppress(SessionLost):
+                    self._send(repository, digest, data, upload, record)
+                    return True
+                upload = None
+        raise ConnectionError(f"{repository}: the registry lost the upload of {digest} {STARTS} times")
 
     def _begin(self, repository: str, digest: str, source: str | None) -> Upload | None:
         """Open an upload; None if the blob was mounted."""
@@ -95,7 +95,9 @@ class BlobUploads:
             return None
         if answer.status != 202:
             raise answer.error(f"{repository}: upload of {digest}")
-        return Upload(self._location(answer, url))
+        smallest = answer.headers.get("OCI-Chunk-Min-Length", "")
+        chunk = max(self.chunk, int(smallest)) if re.fullmatch("[0-9]{1,12}", smallest) else self.chunk
+        return Upload(self._location(answer, url), chunk)
 
     def _send(
         self, repository: str, digest: str, data: memoryview, upload: Upload, record: Path | None
@@ -113,7 +115,7 @@ class BlobUploads:
         while upload.offset < len(data):
             if record is not None:
                 _remember(record, upload.location)
-            end = min(upload.offset + self.chunk, len(data))
+            end = min(upload.offset + upload.chunk, len(data))
             start, failures = upload.offset, failures + 1
             try:
                 answer = self._request(
@@ -137,7 +139,7 @@ class BlobUploads:
                 reached = _reached(answer)
                 upload.location = self._location(answer, upload.location)
                 upload.offset = end if reached is None else reached
-                if not start <= upload.offset <= end:
+                if not start <= upload.offset <= end or (upload.offset == start and failures == FAILURES):
                     raise SessionLost
                 failures = failures if upload.offset == start else 0
             elif answer.status == 416 or answer.status >= 500 or answer.status == 429:
@@ -177,7 +179,7 @@ class BlobUploads:
             location = record.read_text(encoding="utf-8")
         except (OSError, ValueError):
             return None
-        upload = Upload(location, resumed=True)
+        upload = Upload(location, self.chunk)
         try:
             self.registry.session.resolve(self.registry.session.url("/"), location)
             self._update(repository, upload)

@@ -300,7 +300,7 @@ def upload(fake: FakeRegistry, blob: str, source: Store) -> bool:
         return uploads.put("team/x", blob, memoryview(source.objects.view(blob)), None)
 
 
-@pytest.mark.parametrize("fault", ["none", "cut", "busy", "lost", "no chunks", "short"])
+@pytest.mark.parametrize("fault", ["none", "cut", "busy", "lost", "forgotten", "no chunks", "short"])
 def test_a_large_blob_arrives_whatever_happens_on_the_way(
     fake: FakeRegistry, source: Store, large: str, fault: str
 ):
@@ -319,6 +319,8 @@ def test_a_large_blob_arrives_whatever_happens_on_the_way(
             fake.uploads[number] += request.body[:500]
             end = len(fake.uploads[number]) - 1
             return Reply(202, b"", {"Location": request.path, "Range": f"0-{end}"})
+        if fault == "forgotten":
+            del fake.uploads[number]
         return Reply(503, b"{}") if fault == "busy" else None
 
     fake.chunks = fault != "no chunks"
@@ -327,6 +329,36 @@ def test_a_large_blob_arrives_whatever_happens_on_the_way(
         fake.override = lambda request: Reply(404, b"{}") if request.method == "PATCH" else None
     assert upload(fake, large, source)
     assert fake.blobs["team/x", large] == source.objects.read(large)
+
+
+@pytest.mark.parametrize(
+    "fault", ["nothing is taken", "always forgotten", "more than was sent", "always busy"]
+)
+def test_an_upload_that_leads_nowhere_ends(fake: FakeRegistry, source: Store, large: str, fault: str):
+    def misbehave(request: Request) -> Reply | None:
+        if request.method != "PATCH":
+            return None
+        if fault == "always forgotten":  # after the first chunk
+            return None if fake.uploads.get(request.path.rpartition("/")[2]) == b"" else Reply(404, b"{}")
+        ranges = {"nothing is taken": "0-0", "more than was sent": "0-9499"}
+        headers = {"Location": request.path, "Range": ranges.get(fault, "")}
+        return Reply(503 if fault == "always busy" else 202, b"", headers)
+
+    fake.override = misbehave
+    with pytest.raises(OSError):
+        upload(fake, large, source)
+    assert len(fake.requests) < 40 and ("team/x", large) not in fake.blobs
+
+
+def test_chunks_are_as_long_as_a_registry_wants_them(fake: FakeRegistry, source: Store, large: str):
+    def wants(request: Request) -> Reply | None:
+        if request.method != "POST":
+            return None
+        fake.uploads["7"] = b""
+        return Reply(202, b"", {"Location": f"{request.path}7", "OCI-Chunk-Min-Length": "4000"})
+
+    fake.override = wants
+    assert upload(fake, large, source) and sum(line.startswith("PATCH") for line in fake.requests) == 3
 
 
 def test_an_upload_goes_on_in_the_next_run(fake: FakeRegistry, source: Store, large: str, tmp_path: Path):
