@@ -126,7 +126,7 @@ class BlobGraph:
 
     def _is_collected(self, payload: str, digest: str) -> bool:
         """Return whether the weights of a manifest were garbage-collected, as all its versions were withdrawn."""
-        if self.origin.size(payload) is not None:
+        if self.origin.is_in_use(digest) or self.origin.size(payload) is not None:
             return False
         versions = self.origin.versions_of(digest)
         return bool(versions) and all(map(self.origin.is_withdrawn, versions))

@@ -15,6 +15,7 @@ from compatkit.errors import CompatkitError, EnvironmentFailure, IntegrityError
 from compatkit.foundation.codec import MAX_BYTES
 from compatkit.foundation.codec import digest as digest_of
 from compatkit.registry.copy.report import Refusal
+from compatkit.registry.copy.settings import matching_names
 from compatkit.registry.document_graph import Role
 from compatkit.registry.log import NUMBER
 from compatkit.registry.names import Reference
@@ -185,6 +186,21 @@ class Origin(ABC):
     def names(self) -> list[str]:
         """Return all names that have a version, sorted."""
         return self.references.names()
+
+    def matching(self, pattern: str) -> list[str]:
+        """Return the names that a pattern matches, sorted.
+
+        Args:
+            pattern: Reference whose name may be a glob.
+
+        Raises:
+            InvalidName: Not a valid name or pattern.
+        """
+        return matching_names(pattern, self.names())
+
+    def is_in_use(self, digest: str) -> bool:
+        """Return whether a manifest is known to have a version that was not withdrawn, without a costly look."""
+        return False
 
     def load(self, names: Iterable[str]) -> None:  # noqa: B027 - nothing to do for a local registry
         """Load the versions, tombstones and aliases of some names into ``references``."""

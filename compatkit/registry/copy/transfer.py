@@ -29,7 +29,7 @@ from compatkit.registry.copy.report import (
     TransferReport,
     on_refusal,
 )
-from compatkit.registry.copy.settings import TransferSettings, matching_names, select_versions
+from compatkit.registry.copy.settings import TransferSettings, select_versions
 from compatkit.registry.copy.small_files import SignatureFiles, copy_results
 from compatkit.registry.names import Reference
 from compatkit.registry.publications import read_record, record_path
@@ -118,8 +118,7 @@ class ComponentTransfer:
     def _select(self, patterns: list[str]) -> list[Reference]:
         """Return the versions that patterns select in the origin."""
         with self.origin.translate_errors():
-            known = self.origin.names()
-            names = {name for pattern in patterns for name in matching_names(pattern, known)}
+            names = {name for pattern in patterns for name in self.origin.matching(pattern)}
             self.origin.load(names)
             wanted = select_versions(
                 self.origin.references,

@@ -63,6 +63,16 @@ class Files:
             sizes = self.store.sizes(folder)
         return {path: size for path, size in sizes.items() if path.startswith(f"{folder}/")}
 
+    def fingerprints(self, folder: str) -> dict[str, str]:
+        """Return the fingerprints of all files in a folder, at any depth, by path; empty if the folder is missing."""
+        with self._convert_errors("list", folder):
+            fingerprints = self.store.fingerprints(folder)
+        return {path: value for path, value in fingerprints.items() if path.startswith(f"{folder}/")}
+
+    def fingerprint(self, data: bytes) -> str | None:
+        """Return the fingerprint of a file with some content; None if the store has no fingerprints."""
+        return self.store.fingerprint(data)
+
     def size(self, path: str) -> int | None:
         """Return the size of a file in bytes, or None."""
         with self._convert_errors("size", path):
@@ -100,6 +110,8 @@ class Files:
             if self.exclusive is not False and self.size(path) is not None:
                 return False
             self.put(path, data)
+        if created and self.exclusive:
+            return True
         return created is not False and self.read(path, 0, len(data) + 1) == data
 
     def try_exclusive(self, path: str, data: bytes) -> None:

@@ -30,24 +30,24 @@ class ObjectStore(ABC):
             folder: Path without a slash at the end.
         """
 
-    def fingerprints(self, folder: str) -> Mapping[str, str] | None:
-        """Return a fingerprint of the content of each file in a folder, at any depth, by path; None if there are none.
-
-        With them, the contents of small files are taken from one file of the remote that repeats them, instead of a
-        request each.
-
-        Args:
-            folder: Path without a slash at the end.
-        """
-        return None
-
-    def fingerprint(self, data: bytes) -> str:
-        """Return the fingerprint that ``fingerprints`` has for a file with some content.
+    def fingerprint(self, data: bytes) -> str | None:
+        """Return the fingerprint that ``fingerprints`` has for a file with some content; None if there are none.
 
         Args:
             data: The content.
         """
-        raise NotImplementedError
+        return None
+
+    def fingerprints(self, folder: str) -> Mapping[str, str]:
+        """Return a fingerprint of the content of each file in a folder, at any depth, by path.
+
+        A store whose listings have them (S3's ETag) implements both methods. Small files are then read from a copy of
+        all of them in one file, as far as the fingerprints show that the copy holds.
+
+        Args:
+            folder: Path without a slash at the end.
+        """
+        return {}
 
     @abstractmethod
     def size(self, path: str) -> int | None:

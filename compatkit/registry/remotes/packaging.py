@@ -25,9 +25,10 @@ from compatkit.registry.names import Reference, Version, check_name
 from compatkit.registry.refs import References, version_line
 from compatkit.registry.remotes.files import convert_errors
 from compatkit.registry.remotes.located import Packages
+from compatkit.registry.remotes.mirror import write_scratch
 from compatkit.registry.remotes.packages import Package, PackageFile, Role, WrittenPackage
 from compatkit.registry.remotes.read_ahead import read_ahead
-from compatkit.registry.remotes.remote import scratch_folder, write_scratch
+from compatkit.registry.remotes.remote import scratch_folder
 from compatkit.registry.signing.signatures import FOLDER as SIGNATURES
 from compatkit.registry.store import Store
 

@@ -15,7 +15,7 @@ from compatkit.registry import resolving
 from compatkit.registry.copy.endpoints import Origin
 from compatkit.registry.copy.local import LocalRegistry
 from compatkit.registry.copy.report import TransferReport
-from compatkit.registry.copy.settings import TransferSettings, matching_names
+from compatkit.registry.copy.settings import TransferSettings
 from compatkit.registry.copy.transfer import ComponentTransfer
 from compatkit.registry.layout import FOLDERS, MARKER
 from compatkit.registry.opening import AnyRegistry, open_store_of
@@ -96,15 +96,15 @@ def push(
     wanted = _requested_patterns(origin, patterns)
     located = locate(remote, options)
     if not settings.create:
-        _check_exists(
-            located, options, [name for pattern in wanted for name in matching_names(pattern, origin.names())]
-        )
+        _check_exists(located, options, [name for pattern in wanted for name in origin.matching(pattern)])
     if isinstance(located, Packages):
         with closing(located.store):
             return write_packages(store, located, wanted, settings)
     if not isinstance(located, Path):
         with closing(Remote(located, store.objects)) as target:
             report = ComponentTransfer(origin, target, settings, pushes=True).run(wanted)
+            if not settings.dry_run:
+                target.finish()
             report.notes += target.notes
             return report
     _check_distinct(store, located)
@@ -159,6 +159,8 @@ def pull(
         if source is not None:
             add_source(target.root, target.id, source)
         report = ComponentTransfer(origin, LocalRegistry(target), settings).run(wanted)
+        if isinstance(origin, Remote):
+            report.notes += origin.mirror.notes
     report.refused[:0] = origin.refused
     if not wanted:
         report.notes.append(f"{origin.address} has no components.")
@@ -235,7 +237,7 @@ def _requested_patterns(origin: Origin, patterns: Iterable[str] | None) -> list[
     wanted = _as_list(patterns)
     with origin.translate_errors():
         for pattern in wanted:
-            if not matching_names(pattern, origin.names()):
+            if not origin.matching(pattern):
                 if (
                     isinstance(origin, PackageOrigin) and not origin.names()
                 ):  # others may be there, and were not read

@@ -1,12 +1,7 @@
-"""A remote registry as an origin or target.
-
-Names and versions are mirrored into a scratch folder and read like those of a local registry. Only valid paths of a
-registry are mirrored, so nothing is written elsewhere; too long files are truncated, and then refused on reading.
-"""
+"""A remote registry as an origin or target."""
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,11 +10,13 @@ from tempfile import TemporaryDirectory
 
 import attrs
 
-from compatkit.errors import EnvironmentFailure, IntegrityError, InvalidName, LayoutError
+from compatkit.errors import EnvironmentFailure, IntegrityError, LayoutError
 from compatkit.foundation import cache
 from compatkit.foundation.codec import digest as digest_of
 from compatkit.foundation.codec import dumps
+from compatkit.registry import disk as durable
 from compatkit.registry import layout as layouts
+from compatkit.registry import resolving
 from compatkit.registry.blobs import Objects, blob_path
 from compatkit.registry.copy.endpoints import (
     ComponentBlob,
@@ -31,13 +28,15 @@ from compatkit.registry.copy.endpoints import (
     check_digest,
 )
 from compatkit.registry.copy.report import race_note
+from compatkit.registry.copy.settings import matching_names
 from compatkit.registry.document_graph import names as named_in
 from compatkit.registry.layout import MARKER, Layout
 from compatkit.registry.log import LIMIT
-from compatkit.registry.names import ENTRY_NAME, VERSION, Reference, check_alias, check_name
+from compatkit.registry.names import Reference, Version, check_name
 from compatkit.registry.os_errors import environment
 from compatkit.registry.refs import References
-from compatkit.registry.remotes.files import MAX_REQUESTS, Files
+from compatkit.registry.remotes.files import Files
+from compatkit.registry.remotes.mirror import Mirror, write_scratch
 from compatkit.registry.remotes.read_ahead import read_ahead
 
 LARGE_BLOB = 2**23
@@ -46,13 +45,6 @@ LARGEST_CACHED = 2**20
 """Maximum size of a cached document in bytes; longer ones are read again when they are copied."""
 CACHE_SIZE = 2**28
 """Maximum size of all cached documents in bytes."""
-_MIRRORED = re.compile(
-    rf"refs/(?P<name>[^@]+)/@(?:versions/{VERSION.pattern}|tombstones/{ENTRY_NAME.pattern}|"
-    rf"dropped/{VERSION.pattern}/[1-9][0-9]{{0,8}}|published/{VERSION.pattern}|"
-    r"aliases/(?P<alias>[^/]+)|log/(?P<moved>[^/]+)/[1-9][0-9]{0,8})"
-)
-_LISTED = ".listed"
-"""Placeholder in the mirror for versions that were listed and not fetched."""
 
 
 @attrs.define(eq=False)
@@ -62,6 +54,7 @@ class Remote(Target):
     Attributes:
         files: Files of the remote.
         local: Blobs of the local registry: an origin does not fetch these, a target receives these. Empty by default.
+        mirror: Names and versions of the remote.
     """
 
     files: Files
@@ -69,8 +62,8 @@ class Remote(Target):
     local: Objects = attrs.field(
         default=attrs.Factory(lambda self: Objects(Path(self._folder.name)), takes_self=True)
     )
-    _paths: dict[str, list[str]] | None = attrs.field(init=False, default=None)
-    _fetched: set[str] = attrs.field(init=False, factory=set)
+    mirror: Mirror = attrs.field(init=False)
+    _listings: dict[str, Mapping[str, int]] = attrs.field(init=False, factory=dict)
     _sizes: dict[str, int | None] = attrs.field(init=False, factory=dict)
     _cached: dict[str, bytes] = attrs.field(init=False, factory=dict)
     _cached_bytes: int = attrs.field(init=False, default=0)
@@ -78,7 +71,7 @@ class Remote(Target):
 
     def __attrs_post_init__(self) -> None:
         self.address, self.scratch = self.files.url, self._folder.name
-        self.references = References(Path(self.scratch))
+        self.references, self.mirror = References(Path(self.scratch)), Mirror(self.files, self.scratch)
         self.advice = "Push it there again from a registry that has it, or pull from another remote."
 
     def close(self) -> None:
@@ -112,38 +105,31 @@ class Remote(Target):
 
     def names(self) -> list[str]:
         """Return all names that have a version, sorted."""
-        listed = self._listed().items()
-        return sorted(name for name, paths in listed if any("/@versions/" in path for path in paths))
+        return self.mirror.names()
+
+    def matching(self, pattern: str) -> list[str]:
+        """Return the names that a pattern matches; a name without wildcards is looked up by itself."""
+        name = resolving.split(pattern)[0]
+        if resolving.is_pattern(name) or not self.mirror.has(check_name(name)):
+            return matching_names(pattern, self.names())
+        return [name]
 
     def load(self, names: Iterable[str]) -> None:
         """Fetch the small files of names in parallel."""
-        listed = self._listed()
-        wanted = [name for name in sorted(set(names) - self._fetched) if name in listed]
-        if not wanted:
-            return
-        paths = [path for name in wanted for path in listed[name]]
-        for path, content in self.files.in_parallel(lambda path: self.files.read(path, 0, LIMIT + 1), paths):
-            if content is not None:
-                write_scratch(self.scratch, path, content)
-        self._fetched.update(wanted)
-        self._by_digest.clear()
+        self.mirror.load(names)
 
     def versions_of(self, digest: str) -> list[Reference]:
         """Return all versions of a manifest, among all names."""
-        self.load(self.names())
-        return super().versions_of(digest)
+        return self._loaded(digest, self.mirror.versions(digest))
 
-    def _listed(self) -> dict[str, list[str]]:
-        """Return the paths of versions, tombstones, aliases and their logs by name; listed once."""
-        if self._paths is None:
-            by_name: dict[str, list[str]] = defaultdict(list)
-            for path in self.files.sizes("refs"):
-                if (name := _owner(path)) is not None:
-                    by_name[name].append(path)
-            self._paths = {name: sorted(paths) for name, paths in by_name.items()}
-            for name in self.names():
-                write_scratch(self.scratch, f"refs/{name}/@versions/{_LISTED}", b"")
-        return self._paths
+    def is_in_use(self, digest: str) -> bool:
+        """Return whether a manifest is known to have a version that was not withdrawn."""
+        known = self._loaded(digest, self.mirror.known_versions(digest))
+        return not all(map(self.is_withdrawn, known))
+
+    def _loaded(self, digest: str, versions: Sequence[tuple[str, Version]]) -> list[Reference]:
+        self.load({name for name, _ in versions})
+        return [Reference(name, version, digest=digest) for name, version in versions]
 
     # --- blobs
 
@@ -155,8 +141,8 @@ class Remote(Target):
     def sizes(self, digests: Sequence[str]) -> Mapping[str, int | None]:
         """Return the sizes of blobs in the remote: one request each, or one listing of all blobs."""
         unknown = [digest for digest in digests if digest not in self._sizes]
-        if len(unknown) > MAX_REQUESTS:
-            listed = self.files.sizes("blobs/sha256")
+        if self._lists_blobs(unknown):
+            listed = self._list("blobs")
             self._sizes.update((digest, listed.get(blob_path(digest))) for digest in unknown)
         else:
             self._sizes.update(
@@ -167,23 +153,44 @@ class Remote(Target):
     def prefetch(self, digests: Iterable[str]) -> None:
         """Fetch missing documents in parallel, and the sizes of blobs that they refer to."""
         wanted = [digest for digest in dict.fromkeys(digests) if self._is_missing(digest)]
-        sizes = self.sizes(wanted)
-        short = [
-            digest
-            for digest in wanted
-            if (sizes[digest] or LARGEST_CACHED + 1) <= LARGEST_CACHED and self._cached_bytes < CACHE_SIZE
-        ]
+        if self._lists_blobs(wanted):
+            sizes = self.sizes(wanted)
+            wanted = [digest for digest in wanted if (sizes[digest] or LARGEST_CACHED + 1) <= LARGEST_CACHED]
+        if self._cached_bytes >= CACHE_SIZE:
+            return
         edges: set[str] = set()
         for digest, data in self.files.in_parallel(
-            lambda digest: self.files.read(blob_path(digest), 0, LARGEST_CACHED + 1), short
+            lambda digest: self.files.read(blob_path(digest), 0, LARGEST_CACHED + 1), wanted
         ):
-            if data is not None:
-                self._cached[digest] = data
+            if data is None:
+                self._sizes[digest] = None
+            elif len(data) <= LARGEST_CACHED:
+                self._cached[digest], self._sizes[digest] = data, len(data)
                 self._cached_bytes += len(data)
                 if digest_of(data) == digest:
-                    references = named_in(data, digest, component=False)
-                    edges |= {name for name, how in references if how != "named" and self._is_missing(name)}
+                    edges |= self._edges_to_look_at(digest, data)
         self.sizes(sorted(edges))
+
+    def _edges_to_look_at(self, digest: str, data: bytes) -> set[str]:
+        """Return the blobs that a document refers to, and whose size is needed before they are read."""
+        roles = dict(named_in(data, digest, component=False))
+        weights = {name for name, role in roles.items() if role == "payload"}
+        if weights:  # a manifest; its weights may have been collected
+            wanted = set() if self.is_in_use(digest) else weights
+        else:
+            wanted = {name for name, role in roles.items() if role != "named"}
+        return {name for name in wanted if self._is_missing(name)}
+
+    def _lists_blobs(self, digests: Sequence[str]) -> bool:
+        """Return whether the sizes of blobs cost less by listing all."""
+        return "blobs" in self._listings or len(digests) > self.mirror.pages("blobs")
+
+    def _list(self, top: str) -> Mapping[str, int]:
+        """Return the sizes of all files in a top-level folder, listed once."""
+        if top not in self._listings:
+            self._listings[top] = self.files.sizes(top)
+            self.mirror.count(top, 0, of=len(self._listings[top]))
+        return self._listings[top]
 
     def _is_missing(self, digest: str) -> bool:
         return digest not in self._cached and self.local.size(digest) is None
@@ -205,15 +212,24 @@ class Remote(Target):
     @contextmanager
     def open(self, digest: str, owner: str) -> Iterator[OpenBlob]:
         """Open a blob."""
-        path, cached = blob_path(digest), self._cached.get(digest)
-        size = len(cached) if cached is not None else self.sizes([digest])[digest]
+        path, start_of = blob_path(digest), self._cached.get(digest)
+        if (
+            start_of is None and digest not in self._sizes
+        ):  # most blobs are short enough to need no look at their size
+            start_of = self.files.read(path, 0, durable.CHUNK)
+            if start_of is None or len(start_of) < durable.CHUNK:
+                self._sizes[digest] = None if start_of is None else len(start_of)
+        size = self.sizes([digest])[digest]
         if size is None:
             raise self.missing(digest, owner)
 
         def read_range(start: int, count: int) -> bytes:
-            data = (
-                cached[start : start + count] if cached is not None else self.files.read(path, start, count)
-            )
+            nonlocal start_of
+            if start_of is not None and start + count <= len(start_of):
+                data: bytes | None = start_of[start : start + count]
+                start_of = None if start + count < size else start_of
+            else:
+                data = self.files.read(path, start, count)
             if data is None:
                 raise self.missing(digest, owner)
             return data
@@ -226,20 +242,20 @@ class Remote(Target):
     def list_small_files(self, folders: Sequence[str]) -> list[str]:
         """Return the paths of all files below folders."""
         paths: set[str] = set()
-        others: set[str] = set()
+        others: dict[str, set[str]] = defaultdict(set)
         for folder in folders:
             if folder.startswith("refs/"):
                 name = folder.removeprefix("refs/").partition("/@")[0]
-                paths.update(path for path in self._listed().get(name, []) if path.startswith(f"{folder}/"))
+                paths.update(path for path in self.mirror.paths(name) if path.startswith(f"{folder}/"))
             else:
-                others.add(folder)
-        if len(others) <= MAX_REQUESTS:
-            for _, sizes in self.files.in_parallel(self.files.sizes, sorted(others)):
-                paths.update(sizes)
-        else:
-            wanted = tuple(f"{other}/" for other in others)
-            for top in sorted({other.partition("/")[0] for other in others}):
-                paths.update(path for path in self.files.sizes(top) if path.startswith(wanted))
+                others[folder.partition("/")[0]].add(folder)
+        for top, below in others.items():
+            if top in self._listings or len(below) >= self.mirror.pages(top):
+                wanted = tuple(f"{folder}/" for folder in below)
+                paths.update(path for path in self._list(top) if path.startswith(wanted))
+            else:
+                for _, sizes in self.files.in_parallel(self.files.sizes, sorted(below)):
+                    paths.update(sizes)
         return sorted(paths)
 
     def read_small_file(self, path: str) -> bytes | None:
@@ -267,6 +283,7 @@ class Remote(Target):
             )
         layout.check_writer(self.address)
         if is_new:
+            self.mirror.counts.update(dict.fromkeys(("refs", "blobs", "signatures", "evidence"), 0))
             self._try_exclusive()
 
     def has(self, digest: str) -> bool:
@@ -295,6 +312,7 @@ class Remote(Target):
                     subject=path,
                 )
         self._sizes[blob.digest] = len(data)
+        self.mirror.count("blobs", 1)
         return True
 
     def settle(self) -> None:
@@ -305,12 +323,18 @@ class Remote(Target):
         """Create small files in parallel; return the paths that existed already."""
         if files:
             self._try_exclusive()
-        return self.files.create_all([(file.path, file.data) for file in files])
+        taken = self.files.create_all([(file.path, file.data) for file in files])
+        for file in files:
+            if file.path not in taken:
+                self.mirror.write(file.path, file.data)
+                self.mirror.count(file.path.partition("/")[0], 1)
+        return taken
 
     @property
     def notes(self) -> list[str]:
         """What a user should know about the remote after writing to it."""
-        return [race_note(self.address)] if self.files.exclusive is False else []
+        race = [race_note(self.address)] if self.files.exclusive is False else []
+        return [*race, *self.mirror.notes]
 
     def _try_exclusive(self) -> None:
         """Find out whether files are created exclusively, by creating the registry's marker again.
@@ -325,10 +349,16 @@ class Remote(Target):
         """Write or replace a small file."""
         self.files.put(path, data)
         self.files.settle()
+        self.mirror.write(path, data)
 
     def remove(self, path: str) -> None:
         """Remove a small file."""
         self.files.remove(path)
+        self.mirror.write(path, None)
+
+    def finish(self) -> None:
+        """Keep what the next transfer has to know about names and versions, so that it takes few requests."""
+        self.mirror.save()
 
     def current_digest(self, reference: Reference) -> str | None:
         """Return the manifest digest of a version as it is now."""
@@ -351,24 +381,3 @@ def scratch_folder() -> TemporaryDirectory[str]:
     except OSError:
         with environment("create a folder in", cache.above()):
             return TemporaryDirectory(prefix="compatkit-")
-
-
-def write_scratch(folder: str, path: str, data: bytes) -> None:
-    """Write a file into a scratch folder, at a path relative to it."""
-    file = Path(folder, path)
-    with environment("write", file):
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(data)
-
-
-def _owner(path: str) -> str | None:
-    """Return the component name of a path in ``refs``; None if the path is not part of the layout."""
-    match = _MIRRORED.fullmatch(path)
-    if match is None:
-        return None
-    try:
-        if alias := match["alias"] or match["moved"]:
-            check_alias(alias)
-        return check_name(match["name"])
-    except InvalidName:
-        return None
