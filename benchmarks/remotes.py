@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import importlib.util
 import json
 import os
 import platform
@@ -221,15 +220,6 @@ def _add_one(root: Path) -> None:
     (source.parent / "1.1.0").write_text(f"{digest} zone7/net7.head@1.1.0\n")
 
 
-def _servers() -> Any:
-    path = Path(__file__).resolve().parents[1] / "tests" / "servers.py"
-    spec = importlib.util.spec_from_file_location("servers", path)
-    assert spec is not None and spec.loader is not None
-    module = sys.modules["servers"] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def main(words: Sequence[str] | None = None) -> None:
     """Run the measurements, and write the table."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
@@ -242,7 +232,10 @@ def main(words: Sequence[str] | None = None) -> None:
         operation, folder, address, options, *patterns = settings.child
         child(operation, folder, address, json.loads(options), patterns)
         return
-    with tempfile.TemporaryDirectory() as folder, _servers().ceph(Path(folder, "ceph")) as server:
+    sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
+    from s3_servers import ceph
+
+    with tempfile.TemporaryDirectory() as folder, ceph(Path(folder, "ceph")) as server:
         rows = measure(server.options, Path(folder), settings.components, settings.megabytes)
     header = "| operation | new | requests | seconds | memory added, MB | peak memory, MB |"
     table = "\n".join([header, "| :--- | ---: | ---: | ---: | ---: | ---: |", *rows])
