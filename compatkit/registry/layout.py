@@ -16,6 +16,8 @@ from compatkit.registry.os_errors import environment
 
 LAYOUT = 1
 MARKER = "compatkit.json"
+REFS_FILE = "refs.json"
+"""File of a remote that repeats the contents of small files; a copy in a folder has no meaning."""
 FOLDERS = (
     "blobs/sha256",
     "refs",

@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeAlias
 import attrs
 
 from compatkit.errors import InvalidName
-from compatkit.registry.layout import MARKER
+from compatkit.registry.layout import MARKER, REFS_FILE
 from compatkit.registry.names import Version, check_alias, check_name, check_segment
 from compatkit.registry.policylog import parse_file as parse_policy_file
 from compatkit.registry.publications import FOLDER as PUBLISHED
@@ -230,7 +230,7 @@ def scan(
             yield from walk.top(folder)
             continue
         for entry in walk.list(""):
-            if entry.name != MARKER and entry.name not in TOP:
+            if entry.name not in (MARKER, REFS_FILE, *TOP):
                 yield Unknown(entry.name, "")
 
 

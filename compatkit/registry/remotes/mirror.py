@@ -29,6 +29,8 @@ USUAL_PAGES = 4
 """Number of requests for which all names are listed at once: most components have parents, which may have any name."""
 SMALL_REFS = 2**20
 """Size in bytes up to which ``refs.json`` is written after every change; a longer one only after many."""
+FEW_CHANGES = 0.01
+"""Share of the files that a longer ``refs.json`` may lack."""
 _MIRRORED = re.compile(
     rf"refs/(?P<name>[^@]+)/@(?:versions/{VERSION.pattern}|tombstones/{ENTRY_NAME.pattern}|"
     rf"dropped/{VERSION.pattern}/[1-9][0-9]{{0,8}}|published/{VERSION.pattern}|"
@@ -196,7 +198,7 @@ class Mirror:
             return
         saved, files = self._read_saved(), dict(self._worth_saving())
         lacking = sum(saved.files.get(path) != content for path, content in files.items())
-        if not lacking or (saved.size > SMALL_REFS and lacking * 100 < len(files)):
+        if not lacking or (saved.size > SMALL_REFS and lacking < FEW_CHANGES * len(files)):
             return
         data = RefsFile(files, self.counts).to_bytes()
         try:

@@ -14,8 +14,9 @@ import attrs
 
 from compatkit.errors import FormatError
 from compatkit.foundation.codec import MAX_BYTES, dumps, loads
+from compatkit.registry.layout import REFS_FILE
 
-PATH = "refs.json"
+PATH = REFS_FILE
 LIMIT = MAX_BYTES
 """Maximum size in bytes."""
 SCHEMA = 1
@@ -55,7 +56,7 @@ def read(data: bytes, what: str) -> RefsFile:
     Raises:
         FormatError: The file is damaged or too long, or its schema is unknown.
     """
-    value: Any = loads(data, what=what, any_key=True)
+    value: Any = loads(data, what=what, max_bytes=LIMIT, any_key=True)
     if not isinstance(value, dict) or value.get("schema") != SCHEMA:
         raise FormatError(f"{what}: expected an object with schema {SCHEMA}, got {value!r:.100}.")
     files, counts = value.get("files"), value.get("counts")
