@@ -139,6 +139,11 @@ def fill(root: Path, names: int, versions: int, megabytes: float = 0.001) -> Pat
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_text(f"{digest} {name}@1.{minor}.0\n")
                 path.chmod(0o444)
+                record = path.parent.with_name("@published") / path.name
+                record.parent.mkdir(exist_ok=True)
+                record.write_text(
+                    f'{{"by":"user:anna","commit":"","digest":"{digest}","time":"2026-01-01T00:00:00Z"}}\n'
+                )
     return store.root
 
 

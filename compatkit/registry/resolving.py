@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 
 from compatkit.errors import NotFound, UsageError, near
 from compatkit.registry.aliases import Aliases
 from compatkit.registry.drop_records import drop_log, last_drop
-from compatkit.registry.names import Reference, Version
+from compatkit.registry.names import Reference, Version, check_name
 from compatkit.registry.refs import References
 
 
@@ -50,6 +50,22 @@ def split(pattern: str) -> tuple[str, str]:
     positions = (pattern.find("@"), pattern.find(":"))
     mark = min((position for position in positions if position >= 0), default=len(pattern))
     return pattern[:mark], pattern[mark:]
+
+
+def matching_names(pattern: str, known: Iterable[str]) -> list[str]:
+    """Return the known names that a pattern matches.
+
+    Args:
+        pattern: Reference whose name may be a glob; version and alias are ignored.
+        known: Names of components.
+
+    Raises:
+        InvalidName: Not a valid name or pattern.
+    """
+    glob = split(pattern)[0]
+    if is_pattern(glob):
+        return [name for name in known if fnmatchcase(name, glob)]
+    return [name for name in known if name == check_name(glob)]
 
 
 def resolve(references: References, reference: Reference) -> Reference:

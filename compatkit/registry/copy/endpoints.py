@@ -14,8 +14,8 @@ from compatkit.contracts.manifest import Payload
 from compatkit.errors import CompatkitError, EnvironmentFailure, IntegrityError
 from compatkit.foundation.codec import MAX_BYTES
 from compatkit.foundation.codec import digest as digest_of
+from compatkit.registry import resolving
 from compatkit.registry.copy.report import Refusal
-from compatkit.registry.copy.settings import matching_names
 from compatkit.registry.document_graph import Role
 from compatkit.registry.log import NUMBER
 from compatkit.registry.names import Reference
@@ -196,7 +196,7 @@ class Origin(ABC):
         Raises:
             InvalidName: Not a valid name or pattern.
         """
-        return matching_names(pattern, self.names())
+        return resolving.matching_names(pattern, self.names())
 
     def is_in_use(self, digest: str) -> bool:
         """Return whether a manifest is known to have a version that was not withdrawn, without a costly look."""

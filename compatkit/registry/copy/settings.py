@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Literal
 
 import attrs
@@ -11,7 +10,7 @@ import attrs
 from compatkit.errors import IntegrityError, NotFound, UsageError
 from compatkit.registry import Progress, resolving
 from compatkit.registry.copy.admission import PolicyCheckFactory
-from compatkit.registry.names import Reference, Version, check_name
+from compatkit.registry.names import Reference, Version
 from compatkit.registry.refs import References
 
 if TYPE_CHECKING:
@@ -134,29 +133,13 @@ def select_versions(
     return sorted(selected, key=lambda reference: (reference.name, reference.version or Version(0, 0, 0)))
 
 
-def matching_names(pattern: str, known: Iterable[str]) -> list[str]:
-    """Return the known names that a pattern matches.
-
-    Args:
-        pattern: Reference whose name may be a glob; version and alias are ignored.
-        known: Names of components.
-
-    Raises:
-        InvalidName: Not a valid name or pattern.
-    """
-    glob = resolving.split(pattern)[0]
-    if resolving.is_pattern(glob):
-        return [name for name in known if fnmatchcase(name, glob)]
-    return [name for name in known if name == check_name(glob)]
-
-
 def _select(
     references: References, pattern: str, versions: Versions, refuse: Refuse | None
 ) -> Iterator[Reference]:
     suffix = resolving.split(pattern)[1]
     all_versions = versions == "all" and not suffix
     is_empty = True
-    for name in matching_names(pattern, references.names()):
+    for name in resolving.matching_names(pattern, references.names()):
         for version in references.versions(name) if all_versions else [None]:
             reference = Reference.parse(f"{name}{suffix}") if version is None else Reference(name, version)
             try:

@@ -300,7 +300,7 @@ class Maintenance:
             KeyFileError: The key cannot be used.
             EnvironmentFailure: Disk full, no permission to write.
         """
-        from compatkit.registry.copy.settings import matching_names
+        from compatkit.registry.resolving import matching_names
         from compatkit.registry.signing.changes import sign_changes
         from compatkit.registry.signing.private_keys import SigningKey
 

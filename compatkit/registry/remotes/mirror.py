@@ -25,7 +25,7 @@ from compatkit.registry.remotes.refs_file import RefsFile
 
 PAGE = 1000
 """Number of files that object stores list in one request."""
-USUAL_PAGES = 4
+USUAL_PAGES = 8
 """Number of requests for which all names are listed at once: most components have parents, which may have any name."""
 SMALL_REFS = 2**20
 """Size in bytes up to which ``refs.json`` is written after every change; a longer one only after many."""

@@ -28,7 +28,6 @@ from compatkit.registry.copy.endpoints import (
     check_digest,
 )
 from compatkit.registry.copy.report import race_note
-from compatkit.registry.copy.settings import matching_names
 from compatkit.registry.document_graph import names as named_in
 from compatkit.registry.layout import MARKER, Layout
 from compatkit.registry.log import LIMIT
@@ -111,7 +110,7 @@ class Remote(Target):
         """Return the names that a pattern matches; a name without wildcards is looked up by itself."""
         name = resolving.split(pattern)[0]
         if resolving.is_pattern(name) or not self.mirror.has(check_name(name)):
-            return matching_names(pattern, self.names())
+            return resolving.matching_names(pattern, self.names())
         return [name]
 
     def load(self, names: Iterable[str]) -> None:
@@ -183,7 +182,7 @@ class Remote(Target):
 
     def _lists_blobs(self, digests: Sequence[str]) -> bool:
         """Return whether the sizes of blobs cost less by listing all."""
-        return "blobs" in self._listings or len(digests) > self.mirror.pages("blobs")
+        return "blobs" in self._listings or (len(digests) > 1 and len(digests) > self.mirror.pages("blobs"))
 
     def _list(self, top: str) -> Mapping[str, int]:
         """Return the sizes of all files in a top-level folder, listed once."""
