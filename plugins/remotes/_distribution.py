@@ -232,7 +232,7 @@ class Distribution:
                 return
             index = dumps({"schemaVersion": 2, "mediaType": INDEX_TYPE, "manifests": [*entries, own]})
             answer = self.put_manifest(repository, tag, index, INDEX_TYPE)
-            if answer.status != 201:
+            if answer.status != 201 and answer.status < 500:  # else another client may write it, too
                 raise answer.error(f"{repository}:{tag}")
         raise ConnectionError(f"{repository}:{tag}: other programs changed it in {INDEX_TRIES} attempts")
 

@@ -29,7 +29,8 @@ TRIES = 3
 REDIRECTS = 5
 CONNECTIONS = 64
 PIECE = 2**20
-_BUSY = frozenset({429, 502, 503, 504})
+_BUSY = frozenset({429, 500, 502, 503, 504})
+"""Statuses that may pass; Docker's registry answers 500 while another client replaces a tag."""
 _MOVED = frozenset({301, 302, 303, 307, 308})
 _TOKEN = re.compile(r"[\x21-\x7e]+")
 
