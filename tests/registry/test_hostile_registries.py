@@ -588,6 +588,39 @@ def test_a_stored_login_is_used_and_a_wrong_one_is_refused_without_being_shown(
     assert not [text for text in shown if any(secret in text for secret in secrets)]
 
 
+def test_an_identity_token_buys_tokens(tmp_path: Path, fake: FakeRegistry, source: Store):
+    fake.login, fake.bearer = "alice:s3cret", True
+    file = write_login(tmp_path, "other", "a:b")
+    for token, error in (("wrong", True), ("identity", False)):
+        file.write_text(json.dumps({"auths": {fake.host: {"auth": "", "identitytoken": token}}}))
+        if error:
+            with pytest.raises(EnvironmentFailure):
+                push(source, fake.address)
+        else:
+            push(source, fake.address).check()
+
+
+@pytest.mark.parametrize("variable", ["REGISTRY_AUTH_FILE", "XDG_RUNTIME_DIR", "DOCKER_CONFIG"])
+def test_logins_of_other_programs_come_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fake: FakeRegistry, variable: str
+):
+    write_login(tmp_path, fake.host, "docker:x")
+    file = {
+        "REGISTRY_AUTH_FILE": "mine.json",
+        "XDG_RUNTIME_DIR": "containers/auth.json",
+        "DOCKER_CONFIG": "config.json",
+    }
+    path = tmp_path / "elsewhere" / file[variable]
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps({"auths": {fake.host: {"auth": base64.b64encode(b"other:x").decode()}}}))
+    monkeypatch.setenv(variable, str(path if variable == "REGISTRY_AUTH_FILE" else tmp_path / "elsewhere"))
+    found = stored_credentials(fake.host)
+    assert found is not None and found.user == "other"
+    path.write_text("{}")
+    found = stored_credentials(fake.host)
+    assert (found is None) == (variable == "DOCKER_CONFIG"), "an entry elsewhere is found, too"
+
+
 def test_credentials_go_to_the_registry_alone(tmp_path: Path, pushed: FakeRegistry, store: Store):
     write_login(tmp_path, pushed.host, "alice:s3cret")
     pushed.login = "alice:s3cret"
