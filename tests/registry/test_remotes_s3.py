@@ -213,6 +213,56 @@ def test_a_large_blob_goes_in_parts_and_comes_in_pieces(
     assert store.read_blob(edge.blob, verify="always") == data
 
 
+def test_an_interrupted_upload_goes_on(
+    store: Store,
+    source: Store,
+    s3: tuple[str, dict[str, Any]],
+    manifest_of: Callable[..., Any],
+    make_file: Callable[..., bytes],
+    monkeypatch: pytest.MonkeyPatch,
+):
+    remote, options = s3
+    size = 20 * 2**20
+    entry = {"dtype": "U8", "shape": [size], "data_offsets": [0, size]}
+    data = make_file({"weight": entry}, bytes(range(256)) * (size // 256))
+    edge = source.put_blob(data)
+    source.publish("large", manifest_of(Payload(edge, tensor_digest(data), 1, size)))
+    original, sent, cut = type(system_of(reach(remote, options))).call_s3, list[int](), True
+
+    def call(self: Any, operation: str, *words: Any, **arguments: Any) -> Any:
+        if operation == "upload_part":
+            if arguments["PartNumber"] == 3 and cut:
+                raise ConnectionResetError(104, "Connection reset by peer")
+            sent.append(arguments["PartNumber"])
+        return original(self, operation, *words, **arguments)
+
+    monkeypatch.setattr(type(system_of(reach(remote, options))), "call_s3", call)
+    with pytest.raises(EnvironmentFailure):
+        push(source, remote, ["large"], options=options)
+    assert reach(remote, options).size(blob_path(edge.blob)) is None
+    first, cut = sorted(sent), False
+    assert set(first) <= {1, 2}
+    push(source, remote, ["large"], options=options).check()
+    assert sorted(sent) == [1, 2, 3]
+    pull(store, remote, ["large"], options=options).check()
+    assert store.read_blob(edge.blob, verify="always") == data
+
+
+def test_names_are_read_from_one_file_as_the_tags_of_s3_show_that_it_holds(
+    store: Store, source: Store, s3: tuple[str, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+):
+    remote, options = s3
+    push(source, remote, options=options).check()
+    target = reach(remote, options)
+    tags = target.fingerprints("refs")
+    assert tags.keys() == target.sizes("refs").keys() and len(tags) > 8
+    assert all(target.fingerprint(target.read(path, 0, 9999) or b"") == tag for path, tag in tags.items())
+    fault = Fault(monkeypatch)
+    pull(store, remote, options=options).check()
+    assert not [path for operation, path in fault.calls if operation == "read" and path.startswith("refs/")]
+    assert ("read", "refs.json") in fault.calls and content(store.root) == content(source.root)
+
+
 def test_an_object_that_was_tampered_with_is_refused_and_named(
     store: Store, source: Store, s3: tuple[str, dict[str, Any]]
 ):
