@@ -231,7 +231,7 @@ def _print(result: TransferReport, verb: str) -> None:
             click.echo(f"  and {result.blobs - SHOWN:,} more; --json lists all")
         paragraph(f"Nothing was changed. {blobs} would move, besides results and aliases.")
         return
-    if options := sorted({offer.option for offer in result.offered if offer.option}):
+    if options := sorted({offer.option for offer in result.offered if offer.option and offer.error is None}):
         paragraph(
             f"Nothing that was here changed. To make the offered changes, repeat with {' '.join(options)}."
         )

@@ -10,8 +10,11 @@ from compatkit.cli.options import Options, command, group, option
 from compatkit.cli.output import clean, columns, emit
 from compatkit.cli.private_keys import named
 from compatkit.cli.releases import SigningOptions
-from compatkit.cli.roots import open_store
+from compatkit.cli.roots import open_store, signing_key
 from compatkit.errors import UsageError
+from compatkit.registry.authorship import Author
+from compatkit.registry.remotes.address import parse_options
+from compatkit.registry.remotes.remote_settings import change_remote_settings, remote_rules
 from compatkit.registry.settings import ROLES, Settings, change_settings
 from compatkit.registry.signing.trust import Folder, Trusted
 
@@ -21,14 +24,30 @@ settings_command = group(
 LISTS = (*ROLES, "protected_aliases", "revoked")
 
 
-class SettingsShowOptions(Options):
+class SettingsRemoteOptions(Options):
+    """The registry whose settings are meant."""
+
+    remote: str | None = option(
+        "Settings of this remote: an address, or a name of `compatkit remote`.", metavar="REMOTE"
+    )
+    settings: tuple[str, ...] = option(
+        "Option of the remote's file system, such as endpoint_url=http://127.0.0.1:9000; may be repeated.",
+        "--option",
+        metavar="KEY=VALUE",
+    )
+
+
+class SettingsShowOptions(SettingsRemoteOptions):
     """Options of ``settings show``."""
 
 
 @command("show", SettingsShowOptions, group=settings_command)
 def show(options: SettingsShowOptions) -> int | None:
     """Show the settings in force, and all changes, oldest first; those that do not count are marked."""
-    rules = open_store().rules
+    if options.remote is None:
+        rules = open_store().rules
+    else:
+        rules = remote_rules(options.remote, options=parse_options(options.settings))
     if options.json:
         history = [change.to_json() for change in rules.history]
         return emit({**rules.change.to_json(), "history": history})
@@ -39,7 +58,7 @@ def show(options: SettingsShowOptions) -> int | None:
     return None
 
 
-class SettingsSetOptions(SigningOptions):
+class SettingsSetOptions(SettingsRemoteOptions, SigningOptions):
     """Options of ``settings set``; lists replace those in force."""
 
     require_signature: bool = option("Require a publisher's signature of every version.")
@@ -83,9 +102,14 @@ def set_command(options: SettingsSetOptions) -> int | None:
         changes["require_signature"] = options.require_signature
     if not changes:
         raise UsageError("Name at least one setting to change; see `compatkit settings set --help`.")
-    store = open_store()
-    store.layout.check_writer(store.root)
-    change = change_settings(store.root, store.author, **changes)
+    if options.remote is not None:
+        author = Author.of(signing_key())
+        filesystem = parse_options(options.settings)
+        change = change_remote_settings(options.remote, author, options=filesystem, **changes)
+    else:
+        store = open_store()
+        store.layout.check_writer(store.root)
+        change = change_settings(store.root, store.author, **changes)
     if options.json:
         return emit(change.to_json())
     _print(change.settings)

@@ -212,40 +212,56 @@ def change_settings(root: Path, author: Author, **changes: Any) -> SettingsChang
         author: Author, who must be an owner if there are owners.
         **changes: New values of fields of ``Settings``.
 
+    Returns:
+        The change in force; an earlier one if nothing is different.
+
     Raises:
         NotAllowed: The author is not an owner; or would not be able to change the settings again.
         UsageError: A field is unknown or has no valid value.
         EnvironmentFailure: Disk full, no write permission; nothing changed.
     """
+    change: SettingsChange | None = None
+
+    def make(numbers: list[int]) -> bytes | None:
+        nonlocal change
+        rules = rules_of(root)
+        change = next_change(rules, max(numbers, default=0) + 1, author, changes)
+        return None if change == rules.change else to_bytes(change, author)
+
+    Log(root, root / FOLDER).append(make, author.signer(root))
+    return change or SettingsChange(0, Settings())
+
+
+def next_change(rules: Rules, number: int, author: Author, changes: Mapping[str, Any]) -> SettingsChange:
+    """Return a change of the settings, or the one in force if nothing is different.
+
+    Args:
+        rules: Settings in force.
+        number: Number of the change.
+        author: Author, who must be an owner if there are owners.
+        changes: New values of fields of ``Settings``.
+
+    Raises:
+        NotAllowed: The author is not an owner; or would not be able to change the settings again.
+        UsageError: A field is unknown or has no valid value.
+    """
     unknown = changes.keys() - {field.name for field in attrs.fields(Settings)}
     if unknown:
         raise UsageError(f"settings: unknown field {min(unknown)}.", subject=min(unknown))
-    result: SettingsChange | None = None
-
-    def make(numbers: list[int]) -> bytes | None:
-        nonlocal result
-        rules = rules_of(root)
-        rules.check_author("owners", author, "change the settings", FOLDER)
-        settings = attrs.evolve(rules.settings, **changes)
-        if settings.owners and author.by not in settings.owners and author.by not in rules.settings.owners:
-            raise NotAllowed(
-                f"The settings would have owners, and none of them signs this change. Sign it with a key of an owner "
-                f"({', '.join(settings.owners)}): --sign-with KEY.",
-                subject=FOLDER,
-            )
-        if settings == rules.settings:
-            result = rules.change
-            return None
-        result = SettingsChange(max(numbers, default=0) + 1, settings, author.by, now())
-        return to_bytes(settings, result.time, author.fields())
-
-    Log(root, root / FOLDER).append(make, author.signer(root))
-    return result or SettingsChange(0, Settings())
+    rules.check_author("owners", author, "change the settings", FOLDER)
+    settings = attrs.evolve(rules.settings, **changes)
+    if settings.owners and author.by not in settings.owners and author.by not in rules.settings.owners:
+        raise NotAllowed(
+            f"The settings would have owners, and none of them signs this change. Sign it with a key of an owner "
+            f"({', '.join(settings.owners)}): --sign-with KEY.",
+            subject=FOLDER,
+        )
+    return rules.change if settings == rules.settings else SettingsChange(number, settings, author.by, now())
 
 
-def to_bytes(settings: Settings, time: str, author: Mapping[str, str]) -> bytes:
+def to_bytes(change: SettingsChange, author: Author) -> bytes:
     """Return an entry of the log as canonical JSON."""
-    return dumps({**author, "settings": attrs.asdict(settings), "time": time})
+    return dumps({**author.fields(), "settings": attrs.asdict(change.settings), "time": change.time})
 
 
 def _read(number: int, data: bytes, before: Settings) -> SettingsChange:

@@ -12,7 +12,7 @@ import attrs
 import fsspec
 import pytest
 
-from compatkit.errors import NotAllowed, NotFound, SignatureError, Unsigned, UsageError
+from compatkit.errors import LayoutError, NotAllowed, NotFound, SignatureError, Unsigned, UsageError
 from compatkit.foundation.codec import dumps
 from compatkit.registry.authorship import VARIABLE, Author
 from compatkit.registry.copy.settings import TransferSettings
@@ -21,6 +21,7 @@ from compatkit.registry.history import log
 from compatkit.registry.maintenance.check import examine
 from compatkit.registry.policies import Images, Policy
 from compatkit.registry.remotes.pushpull import pull, push
+from compatkit.registry.remotes.remote_settings import change_remote_settings, remote_rules
 from compatkit.registry.restoring import restore
 from compatkit.registry.second_names import copy
 from compatkit.registry.settings import Settings, change_settings, rules_of
@@ -283,6 +284,32 @@ def test_an_incoming_move_of_a_protected_alias_needs_a_maintainer_here(
     assert [(offer.what, offer.error.code) for offer in report.offered if offer.error] == [
         (f"{NAME}:prod", "unsigned")
     ]
+
+
+@pytest.mark.parametrize("kind", ["memory", "folder"])
+def test_settings_of_a_remote_are_changed_like_those_of_a_folder(
+    tmp_path: Path, store: Store, memory: str, kind: str
+):
+    remote = memory if kind == "memory" else str(tmp_path / "far")
+    push(store, remote)
+    owner, stranger = Author.of(OWNER), Author.of(STRANGER)
+    change = change_remote_settings(
+        remote, owner, owners=[OWNER.public.id], maintainers=[MAINTAINER.public.id]
+    )
+    assert change.number == 1 and remote_rules(remote).settings == change.settings
+    assert change_remote_settings(remote, owner, owners=[OWNER.public.id]) == remote_rules(remote).change
+    with pytest.raises(NotAllowed):
+        change_remote_settings(remote, stranger, owners=[STRANGER.public.id])
+    if kind == "memory":  # whoever can write, but has no key, changes nothing
+        system = fsspec.filesystem("memory")
+        system.pipe_file(f"{memory}/settings/2", system.cat_file(f"{memory}/settings/1"))
+        assert remote_rules(remote).change.number == 1
+    assert change_remote_settings(remote, owner, maintainers=[]).number == (3 if kind == "memory" else 2)
+    assert remote_rules(remote).settings.maintainers == ()
+    with pytest.raises(LayoutError):
+        remote_rules(f"{remote}-nowhere")
+    with pytest.raises(UsageError):
+        remote_rules(f"oci-layout://{tmp_path}/layout")
 
 
 # --- who made a change
