@@ -211,6 +211,7 @@ def _run(words: list[str], machine: bool) -> int:
         failure = Failure("Ended by SIGTERM; no half-written file is left.", "interrupted", TERMINATED)
     except Exception as error:
         failure = _failure(error, machine)
+        failure = attrs.evolve(failure, message=line.translated(failure.message))
         wants_traceback = TRACEBACK in words and not isinstance(error, click.ClickException | click.Abort)
         if wants_traceback or failure.exit_code == DEFECT:
             import traceback

@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 import click
 
-from compatkit.foundation.addresses import normalized
+from compatkit.foundation.addresses import normalized, remote_name
 
 
 @attrs.define
@@ -22,6 +22,7 @@ class CommandLine:
         plugins: Python files whose plugins count too.
         arguments: All words of the command line.
         options: ``Options`` of the command, once it runs.
+        addresses: Address of the remote by folder of its copy, which messages name instead.
     """
 
     registry: str | None = None
@@ -30,6 +31,13 @@ class CommandLine:
     plugins: tuple[str, ...] = ()
     arguments: tuple[str, ...] = ()
     options: Any = None
+    addresses: dict[str, str] = attrs.field(factory=dict)
+
+    def translated(self, text: str) -> str:
+        """Return a message that names a remote in place of the folder of its copy."""
+        for folder, address in self.addresses.items():
+            text = text.replace(folder, address)
+        return text
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -58,7 +66,7 @@ def _stored(
 def _folder(value: str) -> str:
     if not value.strip():
         raise click.BadParameter("expected a folder, got an empty text.")
-    return normalized(value)
+    return value if remote_name(value) is not None else normalized(value)
 
 
 registry_option = _stored(
@@ -66,7 +74,8 @@ registry_option = _stored(
     "registry",
     _folder,
     metavar="ROOT",
-    help="Folder of the registry; default: COMPATKIT_REGISTRY, else the nearest registry upwards from here.",
+    help="Folder of the registry, or a remote to read from; default: COMPATKIT_REGISTRY, else the nearest registry "
+    "upwards from here.",
 )
 json_option = _stored("--json", "json", is_flag=True, help="Print one JSON value, for programs.")
 quiet_option = _stored("--quiet", "quiet", is_flag=True, help="Show no progress; results and warnings stay.")

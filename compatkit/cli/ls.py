@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from compatkit.cli.command_line import command_line
 from compatkit.cli.options import Options, argument, command
 from compatkit.cli.output import clean, columns, emit
 from compatkit.cli.roots import open_store
@@ -40,7 +41,7 @@ def ls_command(options: LsOptions) -> int | None:
     elif every:
         columns([HEADER, *map(_cells, every)], right=(3,))
     else:
-        click.echo(f"no components in {clean(str(store.root))} yet")
+        click.echo(f"no components in {clean(command_line().translated(str(store.root)))} yet")
     for line in damaged:
         click.echo(
             f"{click.style('damaged', fg='red', bold=True)} {line.name}: {clean(line.error)}", err=True

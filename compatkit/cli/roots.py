@@ -14,7 +14,8 @@ from compatkit.cli.options import Options, option
 from compatkit.cli.output import news
 from compatkit.cli.writable import check_folder
 from compatkit.errors import EnvironmentFailure, LayoutError, UsageError
-from compatkit.foundation.addresses import is_url, normalized
+from compatkit.foundation.addresses import normalized, remote_name, shown
+from compatkit.foundation.cache import mirrored
 
 if TYPE_CHECKING:
     from compatkit.components.registry import Registry
@@ -42,36 +43,30 @@ class SignatureOptions(Options):
 
 
 def open_store() -> Store:
-    """Open the store named on the command line; imports no torch.
+    """Open the store named on the command line, or the copy of a remote; imports no torch.
 
     Raises:
         LayoutError: There is none, or its layout is not supported.
     """
-    from compatkit.registry.layout import locate
-    from compatkit.registry.store import Store
+    from compatkit.registry.opening import open_store as open_at
+    from compatkit.registry.remotes.reading import is_remote
 
-    root = _requested_root()
-    folder = locate(None) if root is None else Path(root).expanduser()
-    return Store.open(folder, demanded(), signing_key())
+    root, trusted, key = requested_root(), demanded(), signing_key()
+    if not is_remote(root):
+        return open_at(None if root is None else Path(root).expanduser(), trusted, key)
+    store = open_at(root, trusted, key)
+    if (address := mirrored(store.root)) is not None:
+        command_line().addresses[str(store.root)] = address
+        news(f"{address}, a remote that is only read, as it is now")
+    return store
 
 
-def _requested_root() -> str | None:
-    """Return the registry named by the command line or the environment, or None.
-
-    Raises:
-        UsageError: It is the address of a remote.
-    """
+def requested_root() -> str | None:
+    """Return the registry named by the command line or the environment, or None."""
     from compatkit.registry.layout import VARIABLE
 
     root = command_line().registry or os.environ.get(VARIABLE) or None
-    root = None if root is None else normalized(root)
-    if root is not None and is_url(root):
-        raise UsageError(
-            f"{root} is a remote; expected a folder. Copy it: `compatkit clone {root} FOLDER`, or "
-            f"`compatkit --registry FOLDER pull {root} PATTERN`.",
-            subject=root,
-        )
-    return root
+    return root if root is None or remote_name(root) is not None else normalized(root)
 
 
 def demanded() -> Trusted | None:
@@ -121,11 +116,20 @@ def destination() -> Path:
 
     Raises:
         LayoutError: No registry is named or found, or the folder is not one and contains other files.
+        UsageError: It is the address of a remote.
         EnvironmentFailure: It cannot be written.
     """
     from compatkit.registry.layout import FOLDERS, MARKER, VARIABLE, locate
+    from compatkit.registry.remotes.reading import is_remote
 
-    name = _requested_root()
+    name = requested_root()
+    if is_remote(name):
+        address = shown(str(name))
+        raise UsageError(
+            f"{address} is a remote, which is only read. Clone it (`compatkit clone {address} FOLDER`), change the "
+            f"clone, and push (`compatkit --registry FOLDER push {address}`).",
+            subject=address,
+        )
     root = Path(name if name is not None else locate(None)).expanduser().absolute()
     if (root / MARKER).exists():
         _try_to_write(root)

@@ -8,16 +8,21 @@ from typing import Any
 
 import click
 
-from compatkit.cli.command_line import command_line
 from compatkit.cli.options import Options, argument, command, option
 from compatkit.cli.output import clean, counted, emit, first, fold, next_step, paragraph, progress, rows
+from compatkit.cli.roots import requested_root
 from compatkit.errors import IntegrityError, UsageError
+from compatkit.foundation.addresses import shown
 from compatkit.registry.layout import locate
 from compatkit.registry.maintenance.check import VerificationReport, examine, open_damaged
 from compatkit.registry.maintenance.faults import Fault
 from compatkit.registry.maintenance.loads import LoadCheck, Refusal
 from compatkit.registry.maintenance.repair import plan
 from compatkit.registry.maintenance.repair_plan import ActionResult
+from compatkit.registry.remotes import named
+from compatkit.registry.remotes.named import SavedRemote
+from compatkit.registry.remotes.reading import is_remote
+from compatkit.registry.remotes.verifying import verify_remote
 from compatkit.registry.store import Store
 
 COLORS = {"error": "red", "warning": "yellow"}
@@ -29,6 +34,7 @@ class VerifyOptions(Options):
     """Arguments and options of ``verify``."""
 
     patterns: tuple[str, ...] = argument("[PATTERN]...")
+    download: bool = option("Of a remote, read all weights too; they need free disk space for a while.")
     quick: bool = option("Read only manifests and headers of weights: finds missing and truncated files.")
     load: bool = option(
         "Also load every version, as `predict` does: outputs of its probe, parts of recombinations."
@@ -44,9 +50,20 @@ def verify_command(options: VerifyOptions) -> int | None:
     Unless --quick, also check that a load would accept each version, without reading its weights into a network.
     PATTERN restricts the check to names or NAME@VERSION, globs allowed, with everything that they need. Exit code 3 for
     errors, not for warnings.
+
+    Of a remote, only the headers of weights are read, unless --download or --load.
     """
-    root = command_line().registry
-    store = open_damaged(locate(None) if root is None else Path(root).expanduser())
+    root = requested_root()
+    remote = root if root is not None and is_remote(root) else None
+    if remote is not None and (options.repair or options.copy):
+        raise UsageError(f"{shown(remote)} is a remote, which is only read; clone it, and repair the clone.")
+    if remote is None and options.download:
+        raise UsageError("--download is for remotes; the weights of a folder are read unless --quick.")
+    store = (
+        None
+        if remote is not None
+        else open_damaged(locate(None) if root is None else Path(root).expanduser())
+    )
     source = Store.open(options.copy.expanduser()) if options.copy is not None else None
 
     if options.load and options.quick:
@@ -54,11 +71,22 @@ def verify_command(options: VerifyOptions) -> int | None:
     loads = None if options.quick else _load_check(options.load)
 
     def look() -> VerificationReport:
+        if store is None:
+            with progress("verify") as report:
+                return verify_remote(
+                    named.find(remote) or SavedRemote.of(str(remote)),
+                    patterns=options.patterns,
+                    download=options.download or options.load,
+                    loads=loads,
+                    progress=report,
+                )
         with progress("verify", bytes=True) as report:
             deep = not options.quick
             return examine(store, patterns=options.patterns, deep=deep, loads=loads, progress=report)
 
     before = look()
+    if store is None:
+        return _finish_remote(options, before)
     planned = plan(before, source=source)
     outcomes = planned.apply() if options.repair else ()
     after = look() if any(outcome.done for outcome in outcomes) else before
@@ -88,14 +116,28 @@ def verify_command(options: VerifyOptions) -> int | None:
         click.echo(click.style("\nstill there, or only seen now:", bold=True))
         for fault in new:
             _print_fault(fault)
-    counts = {name: after.count(name) for name in ("error", "warning")}
-    text = " and ".join(counted(count, name) for name, count in counts.items() if count)
-    word = click.style("sound", fg="green") if after.sound else click.style("not sound", fg="red", bold=True)
-    click.echo(f"\n{text}: {word}" if text else word)
+    _print_verdict(after)
     if planned.actions and not options.repair:
         more = ["--from", options.copy] if options.copy else []
         next_step("verify", *options.patterns, *more, "--repair")
     return code
+
+
+def _finish_remote(options: VerifyOptions, report: VerificationReport) -> int:
+    """Print the report of a remote, to which nothing is repaired; return the exit code."""
+    code = 0 if report.sound else IntegrityError.exit_code
+    if options.json:
+        return emit(report.to_json(), code)
+    _print(report)
+    _print_verdict(report)
+    return code
+
+
+def _print_verdict(report: VerificationReport) -> None:
+    counts = {name: report.count(name) for name in ("error", "warning")}
+    text = " and ".join(counted(count, name) for name, count in counts.items() if count)
+    word = click.style("sound", fg="green") if report.sound else click.style("not sound", fg="red", bold=True)
+    click.echo(f"\n{text}: {word}" if text else word)
 
 
 def _load_check(full: bool) -> LoadCheck:
@@ -117,7 +159,7 @@ def _print(report: VerificationReport) -> None:
     read = ", ".join(
         counted(getattr(report, f"{what}s"), what) for what in ("version", "manifest", "result", "blob")
     )
-    paragraph(f"{report.root}: {read}, {report.bytes:,} bytes read{'' if report.deep else ' (quick)'}")
+    paragraph(f"{report.where}: {read}, {report.bytes:,} bytes read{'' if report.deep else ' (quick)'}")
     for fault in report.faults:
         if fault.severity == "info":
             click.echo(fold("info", f"{fault.code}  {fault.path}: {fault.what}", indent=0, size=5))

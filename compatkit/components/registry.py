@@ -24,7 +24,7 @@ from compatkit.registry.authorship import Author
 from compatkit.registry.history import change_between
 from compatkit.registry.layout import locate
 from compatkit.registry.names import Reference, Version
-from compatkit.registry.opening import AnyRegistry, opened
+from compatkit.registry.opening import AnyRegistry, open_store, opened
 from compatkit.registry.settings import Settings, change_settings
 from compatkit.registry.signing.trust import Trust, Trusted
 from compatkit.registry.store import Store
@@ -60,7 +60,7 @@ class Registry(Comparing, Publishing, Copying, Shown):
 
         Args:
             root: The folder; None for COMPATKIT_REGISTRY, else the nearest folder above. Or an open ``Registry`` or
-                ``Store``.
+                ``Store``; or the address of a remote, which is only read.
             create: Create a registry there if there is none.
 
         Raises:
@@ -69,7 +69,7 @@ class Registry(Comparing, Publishing, Copying, Shown):
             UsageError: ``create`` without a folder, or ``root`` is none of these.
         """
         if not create:
-            store = Store.find() if root is None else opened(root, "Registry(...)")
+            store = open_store(None) if root is None else opened(root, "Registry(...)")
         elif isinstance(root, str | os.PathLike):
             store = Store.init(root, exist_ok=True)
         else:
@@ -102,7 +102,8 @@ class Registry(Comparing, Publishing, Copying, Shown):
         """Open the registry in ``root``; None for COMPATKIT_REGISTRY, else the nearest folder above.
 
         Args:
-            root: The folder.
+            root: The folder, or the address of a remote, which is only read: its small files are copied into the
+                cache, and weights are fetched when they are loaded.
             require_signature: Signature required of every component that is loaded, recombined or measured: True for
                 one by your trusted keys (``compatkit keys``), or a folder of public keys, a file or a key; see
                 ``compatkit.registry.signing.public``. False or None requires none.
@@ -127,7 +128,7 @@ class Registry(Comparing, Publishing, Copying, Shown):
 
             return cls(attrs.evolve(open_damaged(locate(None) if root is None else root), trusted=trusted))
         used = None if key is None else Author.of(key).key
-        return cls(Store.open(locate(None) if root is None else root, trusted, used))
+        return cls(open_store(root, trusted, used))
 
     @classmethod
     def clone(

@@ -26,6 +26,31 @@ def folder(root: Path, identity: str) -> Path:
     return above() / f"{safe[:64]}-{location}"
 
 
+def mirror(address: str, key: bytes) -> Path:
+    """Return the folder for a copy of a remote that is only read; it may not exist yet.
+
+    Args:
+        address: Address for messages, without secrets.
+        key: Bytes that tell remotes apart.
+    """
+    folder = _mirrors() / hashlib.sha256(key).hexdigest()[:32]
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    (folder / "address").write_text(address, encoding="utf-8")
+    return folder / "registry"
+
+
+def mirrored(root: str | os.PathLike[str]) -> str | None:
+    """Return the address of the remote of which a folder is a copy; None for any other folder."""
+    path = Path(root)
+    if path.name != "registry" or path.parent.parent != _mirrors():
+        return None
+    return (path.parent / "address").read_text(encoding="utf-8")
+
+
+def _mirrors() -> Path:
+    return above().absolute() / "mirrors"
+
+
 def above() -> Path:
     """Return the folder of all caches: COMPATKIT_CACHE, else the user's cache folder."""
     path = os.environ.get(VARIABLE)

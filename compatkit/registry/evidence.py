@@ -24,6 +24,7 @@ from compatkit.errors import FormatError, IntegrityError
 from compatkit.foundation.codec import decode, digest, dumps
 from compatkit.registry import disk as durable
 from compatkit.registry.blobs import Objects
+from compatkit.registry.layout import check_own
 from compatkit.registry.local_cache import LocalCache
 from compatkit.registry.os_errors import environment
 from compatkit.registry.signing.signatures import Signatures
@@ -243,8 +244,10 @@ class Evidence:
 
         Raises:
             IntegrityError: The path of the pointer is a link or folder.
+            UsageError: The registry is the copy of a remote.
             EnvironmentFailure: Disk full, no permission to write.
         """
+        check_own(self.root)
         edge = self.objects.put(result)
         folder = self._folder(extractor, head) / key_of(dict(conditions))
         path, line = folder / _hexadecimal(edge.blob), f"{edge.blob}\n".encode()

@@ -8,7 +8,8 @@ from typing import Any
 
 import attrs
 
-from compatkit.errors import FormatError, IntegrityError, LayoutError
+from compatkit.errors import FormatError, IntegrityError, LayoutError, UsageError
+from compatkit.foundation import cache
 from compatkit.foundation.addresses import local
 from compatkit.foundation.codec import dumps, loads
 from compatkit.registry import disk as durable
@@ -60,17 +61,33 @@ class Layout:
     id: str
 
     def check_writer(self, root: Path | str) -> None:
-        """Refuse to write into a layout that this version may only read.
+        """Refuse to write into a layout that this version may only read, and into the copy of a remote.
 
         Raises:
             LayoutError: ``min_writer`` is above the layout of this version.
+            UsageError: It is the copy of a remote.
         """
+        check_own(root)
         if self.min_writer > LAYOUT:
             raise LayoutTooNew(
                 f"{root} has layout {self.layout}, which requires layout {self.min_writer} to write; this "
                 f"compatkit knows layout {LAYOUT} and can only read it. Upgrade compatkit.",
                 subject=root,
             )
+
+
+def check_own(root: Path | str) -> None:
+    """Raise if a folder is the copy of a remote in the cache, to which nothing is written.
+
+    Raises:
+        UsageError: It is.
+    """
+    if (address := cache.mirrored(root)) is not None:
+        raise UsageError(
+            f"{address} is a remote, which is only read. Clone it (`compatkit clone {address} FOLDER`), change the "
+            f"clone, and push (`compatkit --registry FOLDER push {address}`).",
+            subject=address,
+        )
 
 
 def initialize(root: Path, *, exist_ok: bool) -> Layout:

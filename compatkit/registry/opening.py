@@ -8,6 +8,9 @@ from typing import Protocol
 
 from compatkit.errors import UsageError
 from compatkit.foundation.addresses import local
+from compatkit.registry.layout import VARIABLE, locate
+from compatkit.registry.signing.private_keys import SigningKey
+from compatkit.registry.signing.trust import Trusted
 from compatkit.registry.store import Store
 
 
@@ -30,19 +33,44 @@ def open_store_of(value: object) -> Store | None:
     return store if isinstance(store, Store) else None
 
 
+def open_store(
+    root: str | os.PathLike[str] | None, trusted: Trusted | None = None, key: SigningKey | None = None
+) -> Store:
+    """Open a registry in a folder, or a remote for reading.
+
+    Args:
+        root: Folder, address or ``NAME:`` of a remote; None for COMPATKIT_REGISTRY, else the nearest folder above.
+        trusted: Keys that must have signed each loaded component; None requires no signature.
+        key: Key that signs changes, or None.
+
+    Raises:
+        LayoutError: There is no registry, or its layout is not supported.
+        EnvironmentFailure: The remote cannot be reached.
+    """
+    from compatkit.registry.remotes.reading import is_remote, open_remote
+
+    where = os.environ.get(VARIABLE) or None if root is None else root
+    if isinstance(where, str) and is_remote(where):
+        return open_remote(where, trusted, key)
+    return Store.open(locate(None) if root is None else root, trusted, key)
+
+
 def opened(registry: AnyRegistry, argument: str) -> Store:
     """Return the store of a registry.
 
     Args:
-        registry: Folder of the registry, a ``Registry`` or a ``Store``; an open one keeps the keys that it trusts.
+        registry: Folder of the registry, address of a remote that is only read, a ``Registry`` or a ``Store``; an
+            open one keeps the keys that it trusts.
         argument: Name of the argument, for messages.
 
     Raises:
-        UsageError: It is none of these, or the address of a remote.
+        UsageError: It is none of these.
         LayoutError: The folder is not a registry, or its layout is too new.
     """
     store = open_store_of(registry)
-    return Store.open(root_of(registry, argument)) if store is None else store
+    if store is not None:
+        return store
+    return open_store(registry if isinstance(registry, str) else root_of(registry, argument))
 
 
 def root_of(registry: AnyRegistry, argument: str) -> Path:

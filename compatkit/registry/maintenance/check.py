@@ -73,6 +73,7 @@ class VerificationReport(Shown):
         results: Number of measured results.
         blobs: Number of blobs checked.
         bytes: Bytes of blobs read.
+        address: Address, if it is a remote; empty for a folder.
     """
 
     root: Path
@@ -84,10 +85,16 @@ class VerificationReport(Shown):
     results: int = 0
     blobs: int = 0
     bytes: int = 0
+    address: str = ""
+
+    @property
+    def where(self) -> str:
+        """Folder or address of the registry, for messages."""
+        return self.address or str(self.root)
 
     def __str__(self) -> str:
         read = ", ".join(f"{getattr(self, name):,} {name}" for name in _COUNTED)
-        lines = [f"{'sound' if self.sound else 'not sound'}; read {read}", f"registry {self.root}"]
+        lines = [f"{'sound' if self.sound else 'not sound'}; read {read}", f"registry {self.where}"]
         lines += [f"{fault.severity:<7}  {fault.code}  {fault.path}: {fault.what}" for fault in self.faults]
         return "\n".join(lines)
 
@@ -105,7 +112,7 @@ class VerificationReport(Shown):
         return {
             "schema": SCHEMA,
             "kind": "soundness",
-            "root": str(self.root),
+            "root": self.where,
             "patterns": list(self.patterns),
             "deep": self.deep,
             "sound": self.sound,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from compatkit.errors import UsageError
+from compatkit.foundation.cache import mirrored
 from compatkit.registry import Progress
 from compatkit.registry.history import HistoryEntry, log
 from compatkit.registry.maintenance.check import VerificationReport, examine
@@ -21,6 +22,8 @@ from compatkit.registry.maintenance.repair_plan import RepairPlan
 from compatkit.registry.maintenance.retention import RetentionPlan
 from compatkit.registry.maintenance.retention import plan as plan_withdrawals
 from compatkit.registry.opening import AnyRegistry, opened
+from compatkit.registry.remotes.fetching import sources
+from compatkit.registry.remotes.verifying import verify_remote
 from compatkit.registry.usage import Usage, usage
 
 if TYPE_CHECKING:
@@ -63,8 +66,9 @@ class Maintenance:
         Args:
             patterns: Names or ``NAME@VERSION``, each part a glob; None for every file.
             deep: Whether to compare all contents with their digests, and to build the network of each blueprint; else
-                only manifests and headers of weights are read.
-            load: Whether to load every version, as ``Registry.load`` does; requires ``deep``.
+                only manifests and headers of weights are read. Of a remote, only headers are read.
+            load: Whether to load every version, as ``Registry.load`` does; requires ``deep``. Of a remote, this reads
+                all weights.
             progress: Called with bytes done, total bytes and the current item.
 
         Raises:
@@ -74,6 +78,9 @@ class Maintenance:
         if load and not deep:
             raise UsageError("load=True reads all weights; leave deep=False out.", subject="load")
         loads = None if self.load_checks is None or not deep else self.load_checks(full=load)
+        if mirrored(self.store.root) is not None:
+            (remote,) = sources(self.store.root, self.store.id)
+            return verify_remote(remote, patterns=patterns, download=load, loads=loads, progress=progress)
         return examine(self.store, patterns=patterns, deep=deep, loads=loads, progress=progress)
 
     def repair(self, report: VerificationReport, *, source: AnyRegistry | None = None) -> RepairPlan:

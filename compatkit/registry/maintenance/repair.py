@@ -81,8 +81,13 @@ def plan(report: VerificationReport, *, source: Store | None = None) -> RepairPl
         source: Copy of the registry, or another registry that may contain the same blobs.
 
     Raises:
-        UsageError: ``source`` is the registry itself.
+        UsageError: ``source`` is the registry itself, or the report is about a remote.
     """
+    if report.address:
+        raise UsageError(
+            f"{report.address} is a remote, which is only read; clone it, and repair the clone.",
+            subject=report.address,
+        )
     if source is not None and source.root.resolve() == report.root.resolve():
         raise UsageError(f"{source.root} is the registry itself; use a copy of it.", subject=source.root)
     repair = _Repair(report, source)

@@ -158,4 +158,6 @@ def _opened(remote: SavedRemote, blob: ComponentBlob) -> Iterator[OpenBlob]:
 
 
 def _folder(root: Path, identity: str) -> Path:
+    if cache.mirrored(root) is not None:
+        return root.parent / "remote"
     return configuration() / "weights" / cache.folder(root, identity).name

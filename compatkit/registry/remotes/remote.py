@@ -88,17 +88,19 @@ class Remote(Target):
         data = self._marker = self.files.read(MARKER, 0, layouts.LIMIT)
         return None if data is None else layouts.read(data, self.address, f"{self.address}/{MARKER}")
 
-    def check(self) -> None:
-        """Check that the address is a registry.
+    def check(self) -> Layout:
+        """Return the layout of the registry at the address.
 
         Raises:
             LayoutError: The address is not a registry, or this version of compatkit cannot read it.
         """
-        if self.layout() is None:
+        layout = self.layout()
+        if layout is None:
             raise LayoutError(
                 f"{self.address} is not a registry: it has no {MARKER}. Push to it first, or check the address.",
                 subject=self.address,
             )
+        return layout
 
     # --- names and versions
 
