@@ -13,7 +13,7 @@ import attrs
 import msgspec
 
 from compatkit.contracts.evidence import Cell, Figure, Grade, weak_or_compatible
-from compatkit.errors import EnvironmentFailure, FormatError, IntegrityError
+from compatkit.errors import EnvironmentFailure, FormatError, IntegrityError, UsageError
 from compatkit.evaluation.component import Component
 from compatkit.evaluation.conditions import key_of
 from compatkit.registry.evidence import StoredResult
@@ -111,7 +111,7 @@ def keep(store: Store, parts: Iterable[Component], cells: Sequence[Cell]) -> boo
                 **record(cell),
                 measured_as={"extractor": cell.extractor, "head": cell.head},
             )
-        except (EnvironmentFailure, IntegrityError) as error:
+        except (EnvironmentFailure, IntegrityError, UsageError) as error:
             warnings.warn(f"The figures are not kept as evidence: {error}", stacklevel=3)
             return False
     return True
