@@ -71,6 +71,7 @@ def test_weights_are_loaded_from_a_remote(run: Any, team: str):
         ("withdraw", f"{HEAD}@1.0.0", "--reason", "wrong"),
         ("drop", f"{HEAD}@1.0.0", "--reason", "wrong"),
         ("copy", HEAD, "--as", "other/head"),
+        ("settings", "set", "--protect", "prod"),
         ("pull", "away"),
         ("import", "away"),
         ("verify", "--repair"),

@@ -58,8 +58,10 @@ def uploaded(source: Store, address: str) -> None:
 
 
 def test_what_is_read_is_the_same_as_in_the_registry(source: Store, memory: str):
+    ck.Registry(source).change_settings(protected_aliases=("prod",))
     uploaded(source, memory)
     store = open_remote(memory)
+    assert store.rules.settings == source.rules.settings
     assert store.names() == source.names() and store.id == source.id
     assert store.aliases(HEAD) == source.aliases(HEAD)
     assert store.manifest(f"{HEAD}:prod") == source.manifest(f"{HEAD}:prod")
@@ -185,6 +187,8 @@ WRITES: dict[str, Callable[[Store, Any], object]] = {
     "alias": lambda store, key: store.set_alias(HEAD, "prod", None),
     "withdraw": lambda store, key: store.withdraw(HEAD, "2.0.0", "wrong"),
     "policy": lambda store, key: store.set_policy("a/b", None),
+    "settings": lambda store, key: ck.Registry(store).change_settings(protected_aliases=("prod",)),
+    "purge": lambda store, key: ck.Registry(store).maintenance.purge().apply(),
     "drop": lambda store, key: drop(store, f"{HEAD}@2.0.0", "wrong"),
     "sign": lambda store, key: sign(store, EXTRACTOR, key),
     "gc": lambda store, key: plan(store, grace=timedelta(0), alone=True).apply(),
