@@ -58,7 +58,7 @@ def uploaded(source: Store, address: str) -> None:
 
 
 def test_what_is_read_is_the_same_as_in_the_registry(source: Store, memory: str):
-    ck.Registry(source).change_settings(protected_aliases=("prod",))
+    ck.Registry(source).change_settings(revoked=(f"ed25519:{'cd' * 32}",))
     uploaded(source, memory)
     store = open_remote(memory)
     assert store.rules.settings == source.rules.settings
