@@ -12,7 +12,7 @@ from typing import Any
 
 import attrs
 import pytest
-from far import EXTRACTOR, HEAD, Fault, content
+from far import EXTRACTOR, HEAD, Fault, content, write
 
 from compatkit.errors import NotFound
 from compatkit.registry.copy.settings import TransferSettings
@@ -134,6 +134,22 @@ def test_without_it_the_same_comes_by_more_requests(
     assert not fault.written(), "a pull never writes"
     push(many, remote)
     assert fault.written() == [PATH] and saved(remote) == actual(remote)
+
+
+def test_signatures_that_are_here_are_not_read_again(
+    store: Store, source: Store, remote: Files, monkeypatch: pytest.MonkeyPatch
+):
+    push(source, remote)
+    path = next(iter(remote.sizes("signatures")))
+    fault = Fault(monkeypatch)
+    pull(store, remote)
+    assert ("read", path) in fault.calls
+    fault.calls.clear()
+    pull(store, remote)
+    assert ("read", path) not in fault.calls
+    write(store, path, b"damaged")
+    pull(store, remote)
+    assert ("read", path) in fault.calls
 
 
 # --- what changed since it was written
