@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 
 import attrs
 
-from compatkit.errors import SignatureError
+from compatkit.errors import CompatkitError, FormatError, SignatureError
 from compatkit.foundation.codec import digest as digest_of
 from compatkit.registry.aliases import Aliases
 from compatkit.registry.copy.endpoints import Origin, SmallFile, Target
@@ -41,6 +42,8 @@ class ChangeFollower:
         report: Report to add changes, offers and refusals to.
         signatures: Signatures in the origin.
         rules: Settings of the target.
+        restore: Function that restores a version by calling its second argument; raises if the target does not admit
+            the version.
     """
 
     origin: Origin
@@ -49,6 +52,7 @@ class ChangeFollower:
     report: TransferReport
     signatures: SignatureFiles
     rules: Rules
+    restore: Callable[[Reference, Callable[[], None]], None]
 
     # --- withdrawals
 
@@ -65,21 +69,33 @@ class ChangeFollower:
         references = list(references)
         withdrawn = self.origin_withdrawn(references)
         for reference, entries, existing in self._withdrawals(references):
-            self._copy_signatures(_common(entries, existing))
-            is_withdrawn = max(existing, default=0) % 2 == 1
-            if is_withdrawn == (reference in withdrawn):
-                continue
-            new = new_entries(entries, existing)
-            if not new:
-                self.report.withdrawn.append(Withdrawal(reference, self._reason(self.target, reference)))
-                continue
-            kind = "restoration" if is_withdrawn else "withdrawal"
-            reason = self._reason(self.origin, reference, max(entries))
-            offer = Offer(kind, str(reference), reason, "--follow-withdrawals")
-            is_restricted = bool(self.rules.settings.maintainers)
-            if self._may_follow(offer, self.settings.follow_withdrawals, new, is_restricted):
-                self._create_withdrawals(reference, new)
-                self._report_withdrawn(reference)
+            with on_refusal(partial(self._refuse, str(reference))):
+                self._follow_withdrawal(reference, entries, existing, is_withdrawn=reference in withdrawn)
+
+    def _follow_withdrawal(
+        self, reference: Reference, entries: Entries, existing: Entries, *, is_withdrawn: bool
+    ) -> None:
+        """Copy or offer the withdrawal or restoration of a version, if origin and target differ in it."""
+        self._copy_signatures(_common(entries, existing))
+        was_withdrawn = max(existing, default=0) % 2 == 1
+        if was_withdrawn == is_withdrawn:
+            return
+        new = new_entries(entries, existing)
+        if not new:
+            self.report.withdrawn.append(Withdrawal(reference, self._reason(self.target, reference)))
+            return
+        kind = "restoration" if was_withdrawn else "withdrawal"
+        reason = self._reason(self.origin, reference, max(entries))
+        offer = Offer(kind, str(reference), reason, "--follow-withdrawals")
+        is_restricted = bool(self.rules.settings.maintainers)
+        if not self._may_follow(offer, self.settings.follow_withdrawals, new, is_restricted):
+            return
+        create = partial(self._create_withdrawals, reference, new)
+        if was_withdrawn:
+            self.restore(reference, create)
+        else:
+            create()
+        self._report_withdrawn(reference)
 
     def origin_withdrawn(self, references: Iterable[Reference]) -> set[Reference]:
         """Return the versions that the origin has withdrawn."""
@@ -94,12 +110,19 @@ class ChangeFollower:
         """Raise if the withdrawals of a version in the origin cannot be read, or lack a required signature.
 
         Raises:
-            FormatError: An entry is damaged.
+            FormatError: An entry is damaged, or the version would not be withdrawn in the target.
             SignatureError: An entry has no trusted signature.
         """
-        for _, entries, _ in self._withdrawals([reference]):
+        for _, entries, existing in self._withdrawals([reference]):
             with self.origin.translate_errors():
                 self.origin.references.withdrawals(reference.name).log(_version(reference))
+            if max({*existing, *(new_entries(entries, existing) or ())}, default=0) % 2 == 0:
+                raise FormatError(
+                    f"{reference} is withdrawn in {self.origin.address}, by the entries {sorted(entries)} of its log, "
+                    f"which do not follow the entries {sorted(existing)} of {self.target.address}: expected 1 and the "
+                    "numbers after it, without gaps.",
+                    subject=str(reference),
+                )
             self._check_signed(entries.values())
 
     def _withdrawals(self, references: Iterable[Reference]) -> Iterator[tuple[Reference, Entries, Entries]]:
@@ -158,7 +181,7 @@ class ChangeFollower:
         for folder, entries in sorted(_read_logs(self.origin, folders).items()):
             what = folder.removeprefix("refs/").replace("/@log/", ":")
             with (
-                on_refusal(lambda error, what=what: self.report.refused.append(Refusal(what, error))),
+                on_refusal(partial(self._refuse, what)),
                 self.origin.translate_errors(),
                 self.target.translate_errors(),
             ):
@@ -195,7 +218,7 @@ class ChangeFollower:
                 return
             offer = Offer("alias", what, f"{current or 'none'} -> {last or 'removed'}", "--follow-aliases")
             is_asked, is_protected = (
-                self.settings.follow_aliases or not existing,
+                self.settings.follow_aliases or (current is None and not existing),
                 self.rules.settings.protects(alias),
             )
             if not self._may_follow(offer, is_asked, new, is_protected):
@@ -224,6 +247,9 @@ class ChangeFollower:
             self.target.remove(pointer) if line is None else self.target.replace(pointer, line)
 
     # --- what may be followed
+
+    def _refuse(self, what: str, error: CompatkitError) -> None:
+        self.report.refused.append(Refusal(what, self.origin.translate_error(error)))
 
     def _may_follow(self, offer: Offer, asked: bool, new: Entries, is_restricted: bool) -> bool:
         """Return whether entries may be copied; otherwise report them as an offer.

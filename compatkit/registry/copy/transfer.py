@@ -74,7 +74,7 @@ class ComponentTransfer:
         self.copier = BlobCopier(self.origin, self.target, self.settings, self.report.copied)
         self.signatures = SignatureFiles(self.origin)
         self.changes = ChangeFollower(
-            self.origin, self.target, self.settings, self.report, self.signatures, rules
+            self.origin, self.target, self.settings, self.report, self.signatures, rules, self._restore
         )
 
     def run(self, patterns: Iterable[str]) -> TransferReport:
@@ -331,13 +331,32 @@ class ComponentTransfer:
 
     def _link(self, reference: Reference, admission: Admission) -> bool:
         """Create a version in a local registry or drop it if refused; return False only if its number is taken."""
-        if self.origin.is_withdrawn(reference):
+        if self.origin.is_withdrawn(reference) and self.target.is_withdrawn(reference):
             return not self.target.create([self._version_file(reference)])
         with on_refusal(partial(self._drop, reference)):
             return admission.link(
                 reference, lambda check: not self.target.create([self._version_file(reference, check)])
             )
         return True
+
+    def _restore(self, reference: Reference, create: Callable[[], None]) -> None:
+        """Restore a version that a local target admits; a remote and a dry run admit all."""
+        if self._store is None or self.settings.dry_run:
+            create()
+            return
+        checks = self.settings.policy_checks, self.settings.unmeasured
+        admission = Admission(self._store, [reference], self.copier.copy, *checks, restoring=True)
+        for error in admission.check_all(self.settings.progress).values():
+            raise error
+
+        def link(check: Callable[[], None]) -> bool:
+            for digest in self.copier.blobs_of(str(reference.digest)):
+                self.copier.copy(digest)
+            check()
+            create()
+            return True
+
+        admission.link(reference, link)
 
     # --- refusals
 
