@@ -104,3 +104,12 @@ def test_a_clone_without_weights_says_so_and_loads(run: Any, team: str):
     assert run("--registry", "mine", "pull", "team:", "--without-weights").code == 0
     assert run("--registry", "mine", "pull", "team:").code == 0
     assert "weights-remote" not in run("--registry", "mine", "verify").out
+
+
+@pytest.mark.filterwarnings("default:The figures are not kept")
+def test_figures_that_are_measured_on_a_remote_are_not_kept(run: Any, team: str):
+    words = ("recombine", EXTRACTOR, "digits/right.head")
+    local = run("--registry", "away", *words)
+    far = run("--registry", "team:", *words)
+    assert far.code == local.code == 0, (local, far)
+    assert "not kept" in far.err and "not kept" not in local.err

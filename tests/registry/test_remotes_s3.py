@@ -19,9 +19,12 @@ from compatkit.registry.copy.report import TransferReport
 from compatkit.registry.copy.settings import TransferSettings
 from compatkit.registry.maintenance.check import examine
 from compatkit.registry.names import Version
-from compatkit.registry.remotes import files
+from compatkit.registry.remotes import files, named
 from compatkit.registry.remotes.address import locate
-from compatkit.registry.remotes.pushpull import pull, push
+from compatkit.registry.remotes.named import SavedRemote
+from compatkit.registry.remotes.pushpull import clone, pull, push
+from compatkit.registry.remotes.reading import open_remote
+from compatkit.registry.remotes.verifying import verify_remote
 from compatkit.registry.signing.private_keys import SigningKey
 from compatkit.registry.signing.signer import sign
 from compatkit.registry.store import Store
@@ -320,3 +323,23 @@ def test_where_signatures_are_required_nothing_else_comes(
     assert push(source, remote, options=options).check().signatures == 3
     pull(store, remote, options=options, settings=settings).check()
     assert content(store.root) == content(source.root) and examine(store).sound
+
+
+def test_a_named_remote_is_read_and_cloned_without_weights(
+    tmp_path: Path, source: Store, s3: tuple[str, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+):
+    address, options = s3
+    push(source, address, options=options)
+    for variable, option in (("AWS_ACCESS_KEY_ID", "key"), ("AWS_SECRET_ACCESS_KEY", "secret")):
+        monkeypatch.setenv(variable, options[option])
+    named.add("team", SavedRemote.of(address, {"endpoint_url": options["endpoint_url"]}))
+    read, mine = (
+        open_remote("team:"),
+        clone("team:", tmp_path / "mine", settings=TransferSettings(weights=False))[0],
+    )
+    for store in (read, mine):
+        digest = store.manifest(EXTRACTOR).payload.file.blob
+        assert store.names() == source.names() and store.objects.size(digest) is None
+        assert store.load_state(store.manifest(EXTRACTOR)).keys() == {"weight"}
+        assert store.objects.size(digest) is not None
+    assert verify_remote(named.get("team")).sound

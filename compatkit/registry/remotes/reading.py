@@ -18,6 +18,7 @@ from compatkit.errors import CompatkitError, UsageError
 from compatkit.foundation import cache
 from compatkit.foundation.addresses import is_url, normalized, remote_name
 from compatkit.foundation.codec import dumps
+from compatkit.registry import disk as durable
 from compatkit.registry.copy.blobs import BlobCopier
 from compatkit.registry.copy.endpoints import ComponentBlob
 from compatkit.registry.copy.local import LocalRegistry
@@ -94,7 +95,7 @@ def _update(root: Path, origin: Remote, remote: SavedRemote) -> None:
     layout = origin.check()
     for folder in FOLDERS:
         (root / folder).mkdir(parents=True, exist_ok=True)
-    _write(root / MARKER, dumps(attrs.asdict(layout)))
+    _write(root, MARKER, dumps(attrs.asdict(layout)))
     store = Store.open(root)
     add_source(root, store.id, remote)
     origin.local = store.objects
@@ -140,7 +141,7 @@ def _references(scratch: Path) -> Iterator[tuple[str, bytes]]:
 def _synchronize(root: Path, files: Mapping[str, bytes], known: set[str]) -> None:
     """Write small files that are new or changed, versions last, and remove those that are gone."""
     for path in sorted(files, key=lambda path: ("/@versions/" in path, path)):
-        _write(root / path, files[path])
+        _write(root, path, files[path])
     for top in ("refs", *SMALL_FILES):
         for path in sorted((root / top).glob("**/*"), reverse=True):
             relative = path.relative_to(root).as_posix()
@@ -151,18 +152,16 @@ def _synchronize(root: Path, files: Mapping[str, bytes], known: set[str]) -> Non
                 path.unlink(missing_ok=True)
 
 
-def _write(path: Path, data: bytes) -> None:
+def _write(root: Path, path: str, data: bytes) -> None:
     """Write or replace a file in one step, unless it has this content; a cache need not survive a power cut."""
+    target = root / path
     with suppress(OSError):
-        if path.read_bytes() == data:
+        if target.read_bytes() == data:
             return
-    draft = path.with_name(f".{path.name}.{os.getpid()}.part")
-    draft.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        draft.write_bytes(data)
-        os.replace(draft, path)
-    finally:
-        draft.unlink(missing_ok=True)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    draft = durable.temporary(root / "tmp")
+    draft.write_bytes(data)
+    os.replace(draft, target)
 
 
 @contextmanager
@@ -175,5 +174,6 @@ def _locked(folder: Path) -> Iterator[None]:
     import fcntl
 
     with open(folder / "lock", "wb") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        with suppress(OSError):  # some network file systems have no locks
+            fcntl.flock(file, fcntl.LOCK_EX)
         yield
