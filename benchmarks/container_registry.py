@@ -73,11 +73,11 @@ def many(folder: Path, server: Server, components: int) -> None:
     address, here = f"oci://{server.host}/many", Store.init(folder / "many")
     for number in range(components):
         publish(here, f"parts/p{number}", number.to_bytes(16, "little"))
-    one, all_of_them = Store.init(folder / "one"), Store.init(folder / "all")
+    single, all_of_them = Store.init(folder / "one"), Store.init(folder / "all")
     for what, act in {
         "first push": lambda: push(here, address),
         "same push": lambda: push(here, address),
-        "pull of one": lambda: pull(one, address, "parts/p0"),
+        "pull of one": lambda: pull(single, address, "parts/p0"),
         "pull of all": lambda: pull(all_of_them, address),
         "same pull": lambda: pull(all_of_them, address),
     }.items():

@@ -206,9 +206,9 @@ def measure(options: dict[str, Any], work: Path, components: int, megabytes: int
         measuring.run("the same again", "push", many, "many")
         _add_one(many)
         measuring.run("push of one more", "push", many, "many")
-        one = "zone7/net7.head"
-        measuring.run("pull of one part with its extractor", "pull", work / "one", "many", one)
-        measuring.run("the same again", "pull", work / "one", "many", one)
+        head = "zone7/net7.head"
+        measuring.run("pull of one part with its extractor", "pull", work / "one", "many", head)
+        measuring.run("the same again", "pull", work / "one", "many", head)
         measuring.run(f"pull of all {components:,}", "pull", work / "all", "many")
         measuring.run("the same again", "pull", work / "all", "many")
     if megabytes:

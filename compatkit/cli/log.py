@@ -6,7 +6,7 @@ import click
 
 from compatkit.cli.options import Options, argument, command
 from compatkit.cli.output import clean, emit, fold
-from compatkit.cli.private_keys import named
+from compatkit.cli.private_keys import author_label
 from compatkit.cli.roots import open_store
 from compatkit.errors import IntegrityError, NotFound
 from compatkit.registry.history import HistoryEntry
@@ -52,7 +52,7 @@ def _author(entry: HistoryEntry) -> str:
     if not entry.by:
         return ""
     commit = f", commit {entry.commit[:12]}" if entry.commit else ""
-    return clean(f" (by {named(entry.by)}{commit})")
+    return clean(f" (by {author_label(entry.by)}{commit})")
 
 
 def _print(entry: HistoryEntry) -> None:

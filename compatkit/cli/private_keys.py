@@ -34,7 +34,7 @@ def ask(prompt: str, *, confirm: bool = False) -> str:
     return str(text)
 
 
-def named(author: str) -> str:
+def author_label(author: str) -> str:
     """Return an author; a key with its name among the user's trusted keys, if it is there."""
     if not author.startswith("ed25519:"):
         return author

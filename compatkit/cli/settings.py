@@ -8,14 +8,14 @@ import click
 
 from compatkit.cli.options import Options, command, group, option
 from compatkit.cli.output import clean, columns, emit
-from compatkit.cli.private_keys import named
+from compatkit.cli.private_keys import author_label
 from compatkit.cli.releases import SigningOptions
 from compatkit.cli.roots import open_store, signing_key
 from compatkit.errors import UsageError
 from compatkit.registry.authorship import Author
 from compatkit.registry.remotes.address import parse_options
 from compatkit.registry.remotes.remote_settings import change_remote_settings, remote_rules
-from compatkit.registry.settings import ROLES, Settings, change_settings
+from compatkit.registry.settings import ROLES, RegistrySettings, change_settings
 from compatkit.registry.signing.trust import Folder, Trusted
 
 settings_command = group(
@@ -53,7 +53,7 @@ def show(options: SettingsShowOptions) -> int | None:
         return emit({**rules.change.to_json(), "history": history})
     _print(rules.settings)
     for change in rules.history:
-        text = f"change {change.number} by {clean(named(change.by))} at {change.time}"
+        text = f"change {change.number} by {clean(author_label(change.by))} at {change.time}"
         click.echo(f"{text}: does not count: {clean(change.error)}" if change.error else text)
     return None
 
@@ -118,14 +118,14 @@ def set_command(options: SettingsSetOptions) -> int | None:
 
 def _keys(texts: tuple[str, ...]) -> tuple[str, ...]:
     """Return the identities of keys given as text, file, or name of a trusted key."""
-    named = {key.name: key.id for key in Folder.of_user().read().keys.values() if key.name}
-    return tuple(named.get(text) or next(iter(Trusted.of(text).keys)) for text in texts)
+    ids_by_name = {key.name: key.id for key in Folder.of_user().read().keys.values() if key.name}
+    return tuple(ids_by_name.get(text) or next(iter(Trusted.of(text).keys)) for text in texts)
 
 
-def _print(settings: Settings) -> None:
+def _print(settings: RegistrySettings) -> None:
     rows = [("require_signature", "yes" if settings.require_signature else "no")]
     for name in LISTS:
         values = getattr(settings, name)
-        shown = values if name == "protected_aliases" else [clean(named(key)) for key in values]
+        shown = values if name == "protected_aliases" else [clean(author_label(key)) for key in values]
         rows.append((name, ", ".join(shown) or "-"))
     columns(rows)

@@ -16,7 +16,7 @@ from compatkit.foundation.addresses import shown
 from compatkit.registry.layout import locate
 from compatkit.registry.maintenance.check import VerificationReport, examine, open_damaged
 from compatkit.registry.maintenance.faults import Fault
-from compatkit.registry.maintenance.loads import LoadCheck, Refusal
+from compatkit.registry.maintenance.loads import LoadCheck, LoadRefusal
 from compatkit.registry.maintenance.repair import plan
 from compatkit.registry.maintenance.repair_plan import ActionResult
 from compatkit.registry.remotes import named
@@ -144,7 +144,7 @@ def _load_check(full: bool) -> LoadCheck:
     """Return the check of loads; torch is imported only if there is something to check."""
     checks: list[LoadCheck] = []
 
-    def check(*component: Any) -> Refusal | None:
+    def check(*component: Any) -> LoadRefusal | None:
         if not checks:
             from compatkit.components.loadable import load_check
 

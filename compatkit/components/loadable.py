@@ -19,7 +19,7 @@ from compatkit.errors import CompatkitError, EnvironmentFailure, IntegrityError,
 from compatkit.evaluation.component import pinned
 from compatkit.foundation.codec import digest as digest_of
 from compatkit.foundation.codec import dumps
-from compatkit.registry.maintenance.loads import LoadCheck, ReadHeader, Refusal
+from compatkit.registry.maintenance.loads import LoadCheck, LoadRefusal, ReadHeader
 from compatkit.registry.names import Reference
 from compatkit.registry.store import Store
 from compatkit.registry.weights.header import DTYPES, Header
@@ -48,11 +48,11 @@ def load_check(*, full: bool = False) -> LoadCheck:
 class LoadChecks:
     """Checks of components; networks and contracts that are alike are checked once."""
 
-    _results: dict[str, Refusal | None] = attrs.field(factory=dict, init=False)
+    _results: dict[str, LoadRefusal | None] = attrs.field(factory=dict, init=False)
 
     def load(
         self, store: Store, reference: Reference, manifest: Manifest, header: ReadHeader
-    ) -> Refusal | None:
+    ) -> LoadRefusal | None:
         """Load a component; return the reason if that fails."""
         from compatkit.components.recombinations import load_recombination
 
@@ -66,39 +66,39 @@ class LoadChecks:
             parts = [manifest]
             if manifest.kind == "recombination":
                 parts = [store.manifest(parent.component) for parent in manifest.parents]
-            return Refusal(str(error), _is_elsewhere((part.blueprint for part in parts), error))
+            return LoadRefusal(str(error), _is_elsewhere((part.blueprint for part in parts), error))
         return None
 
     def examine(
         self, store: Store, reference: Reference, manifest: Manifest, header: ReadHeader
-    ) -> Refusal | None:
+    ) -> LoadRefusal | None:
         """Check a component without its weights; return the reason for which a load refuses it."""
         owner = pinned(reference)
         if manifest.kind == "recombination" or manifest.blueprint.side == "recombination":
             return _recombination_refusal(manifest, owner)
-        facts = proof_of(manifest, str(reference.digest)), load_fact(manifest, str(reference.digest))
-        if any(fact is not None and store.local_cache.is_proved(fact) for fact in facts):
+        proofs = proof_of(manifest, str(reference.digest)), load_fact(manifest, str(reference.digest))
+        if any(proof is not None and store.local_cache.is_proved(proof) for proof in proofs):
             return None
         read = header()
         key = _key(manifest, read)
         if key not in self._results:
             self._results[key] = _refusal(manifest, read)
         refusal = self._results[key]
-        if refusal is None and facts[1] is not None:
-            store.local_cache.remember_proved(facts[1])
+        if refusal is None and proofs[1] is not None:
+            store.local_cache.remember_proved(proofs[1])
         return refusal
 
 
-def _recombination_refusal(manifest: Manifest, owner: str) -> Refusal | None:
+def _recombination_refusal(manifest: Manifest, owner: str) -> LoadRefusal | None:
     try:
         Composition.read(manifest, owner)
     except CompatkitError as error:
-        return Refusal(str(error), False)
+        return LoadRefusal(str(error), False)
     differences = list(level_differences(manifest))
-    return Refusal(" ".join(differences), False) if differences else None
+    return LoadRefusal(" ".join(differences), False) if differences else None
 
 
-def _refusal(manifest: Manifest, header: Header | None) -> Refusal | None:
+def _refusal(manifest: Manifest, header: Header | None) -> LoadRefusal | None:
     """Build the network with zeros and compare it with the contract."""
     owner = f"The {manifest.kind}"
     try:
@@ -113,7 +113,7 @@ def _refusal(manifest: Manifest, header: Header | None) -> Refusal | None:
             module = rebuilt(manifest.blueprint, state, owner, share=True)
             verify_structure(manifest, module, state=state, run=header.size <= RUN_BYTES, owner=owner)
     except CompatkitError as error:
-        return Refusal(str(error), _is_elsewhere([manifest.blueprint], error))
+        return LoadRefusal(str(error), _is_elsewhere([manifest.blueprint], error))
     return None
 
 

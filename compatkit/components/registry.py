@@ -25,7 +25,7 @@ from compatkit.registry.history import change_between
 from compatkit.registry.layout import locate
 from compatkit.registry.names import Reference, Version
 from compatkit.registry.opening import AnyRegistry, open_store, opened
-from compatkit.registry.settings import Settings, change_settings
+from compatkit.registry.settings import RegistrySettings, change_settings
 from compatkit.registry.signing.trust import Trust, Trusted
 from compatkit.registry.store import Store
 from compatkit.registry.versions.diff import Difference
@@ -409,11 +409,11 @@ class Registry(Comparing, Publishing, Copying, Shown):
         return drop(self.store, reference, reason).kept
 
     @property
-    def settings(self) -> Settings:
+    def settings(self) -> RegistrySettings:
         """Settings in force: which signatures are required, and which keys may do what."""
         return self.store.rules.settings
 
-    def change_settings(self, **changes: Any) -> Settings:
+    def change_settings(self, **changes: Any) -> RegistrySettings:
         """Change settings; once there are owners, the key of ``open`` must be one of them.
 
         Args:

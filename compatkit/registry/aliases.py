@@ -22,7 +22,7 @@ from compatkit.registry.authorship import Author, author_in
 from compatkit.registry.log import LIMIT, NUMBER, Log, names_in, now
 from compatkit.registry.names import Version, check_alias
 from compatkit.registry.os_errors import environment
-from compatkit.registry.settings import Rules, rules_of
+from compatkit.registry.settings import SettingsInForce, rules_of
 from compatkit.registry.signing.signatures import Signatures
 
 
@@ -169,7 +169,7 @@ class Aliases:
                 return move.after
         return None if is_protected else self._without_moves(alias)
 
-    def _is_signed(self, log: Log, number: int, rules: Rules) -> bool:
+    def _is_signed(self, log: Log, number: int, rules: SettingsInForce) -> bool:
         """Return whether a maintainer signed a move; others of a protected alias do not count."""
         data = log.read(number) or b""
         path = log.path(number).relative_to(self.root).as_posix()

@@ -18,7 +18,7 @@ from compatkit.registry.drop_records import drop_log, read_drop
 from compatkit.registry.layout_scan import AliasMove, DropFile, TombstoneFile
 from compatkit.registry.maintenance.survey import NameFiles, Survey
 from compatkit.registry.names import Bump, Version, check_name, is_digest
-from compatkit.registry.publications import Publication, publication
+from compatkit.registry.publications import PublicationRecord, publication
 from compatkit.registry.version_bumps import published_change
 from compatkit.registry.versions.diff import Difference, diff
 from compatkit.registry.withdrawals import Tombstone
@@ -142,7 +142,7 @@ def _published(store: Store, name: str, files: NameFiles) -> Iterator[HistoryEnt
         before = version, manifest
 
 
-def _record(store: Store, name: str, version: Version, digest: str | None) -> Publication | None:
+def _record(store: Store, name: str, version: Version, digest: str | None) -> PublicationRecord | None:
     """Return the record of a publication; None if it is missing, damaged or of another component."""
     with suppress(CompatkitError):
         record = publication(store.root, name, version)

@@ -24,7 +24,7 @@ FOLDER = "@published"
 
 
 @attrs.frozen
-class Publication:
+class PublicationRecord:
     """Record of a publication.
 
     Attributes:
@@ -64,7 +64,7 @@ def record_publication(root: Path, name: str, version: Version, digest: str, aut
     durable.replace_file(path, data, root=root)
 
 
-def publication(root: Path, name: str, version: Version) -> Publication | None:
+def publication(root: Path, name: str, version: Version) -> PublicationRecord | None:
     """Return the record of a publication; None if there is none.
 
     Raises:
@@ -75,7 +75,7 @@ def publication(root: Path, name: str, version: Version) -> Publication | None:
     return None if opened is None else read_record(opened[0], str(path))
 
 
-def read_record(content: bytes, path: str) -> Publication:
+def read_record(content: bytes, path: str) -> PublicationRecord:
     """Return the record in a file.
 
     Args:
@@ -94,4 +94,4 @@ def read_record(content: bytes, path: str) -> Publication:
         raise FormatError(
             f"{path}: expected an object with by, digest and time, got {value!r:.100}.", subject=path
         )
-    return Publication(value["digest"], value["time"], *author_in(value))
+    return PublicationRecord(value["digest"], value["time"], *author_in(value))

@@ -49,7 +49,7 @@ def _texts(value: Any) -> tuple[str, ...]:
 
 
 @attrs.frozen(kw_only=True)
-class Settings:
+class RegistrySettings:
     """Settings of a registry.
 
     Attributes:
@@ -101,7 +101,7 @@ class SettingsChange:
     """
 
     number: int
-    settings: Settings
+    settings: RegistrySettings
     by: str = ""
     time: str = ""
     error: str | None = None
@@ -112,7 +112,7 @@ class SettingsChange:
 
 
 @attrs.frozen
-class Rules:
+class SettingsInForce:
     """Settings in force, with the keys that had a role at some time.
 
     Attributes:
@@ -124,7 +124,7 @@ class Rules:
     history: tuple[SettingsChange, ...] = ()
 
     @property
-    def settings(self) -> Settings:
+    def settings(self) -> RegistrySettings:
         """Settings in force."""
         return self.change.settings
 
@@ -174,14 +174,14 @@ class Rules:
         _check(path, data, signatures, self.keys_ever("maintainers"))
 
 
-def rules_from(contents: Mapping[int, bytes], signatures: ReadSignatures) -> Rules:
+def rules_from(contents: Mapping[int, bytes], signatures: ReadSignatures) -> SettingsInForce:
     """Return the settings in force from the files of a log.
 
     Args:
         contents: Contents of the files by number.
         signatures: Function that returns the signatures of a digest.
     """
-    in_force, history = SettingsChange(0, Settings()), list[SettingsChange]()
+    in_force, history = SettingsChange(0, RegistrySettings()), list[SettingsChange]()
     for number, data in sorted(contents.items())[:MAX_ENTRIES]:
         change, owners = _read(number, data, in_force.settings), in_force.settings.owners
         if change.error is None and owners:
@@ -191,14 +191,14 @@ def rules_from(contents: Mapping[int, bytes], signatures: ReadSignatures) -> Rul
                 change = attrs.evolve(change, error=f"not signed by an owner: {error}")
         history.append(change)
         in_force = in_force if change.error else change
-    return Rules(in_force, tuple(history))
+    return SettingsInForce(in_force, tuple(history))
 
 
-def rules_of(root: Path) -> Rules:
+def rules_of(root: Path) -> SettingsInForce:
     """Return the settings in force of the registry in a folder."""
     names = names_in(root / FOLDER, root)
     if not names:
-        return Rules(SettingsChange(0, Settings()))
+        return SettingsInForce(SettingsChange(0, RegistrySettings()))
     log, signatures = Log(root, root / FOLDER), Signatures(root)
     contents = {number: log.read(number) or b"" for number in log.numbers()}
     return rules_from(contents, signatures.of)
@@ -210,7 +210,7 @@ def change_settings(root: Path, author: Author, **changes: Any) -> SettingsChang
     Args:
         root: Root folder of the registry.
         author: Author, who must be an owner if there are owners.
-        **changes: New values of fields of ``Settings``.
+        **changes: New values of fields of ``RegistrySettings``.
 
     Returns:
         The change in force; an earlier one if nothing is different.
@@ -229,23 +229,25 @@ def change_settings(root: Path, author: Author, **changes: Any) -> SettingsChang
         return None if change == rules.change else to_bytes(change, author)
 
     Log(root, root / FOLDER).append(make, author.signer(root))
-    return change or SettingsChange(0, Settings())
+    return change or SettingsChange(0, RegistrySettings())
 
 
-def next_change(rules: Rules, number: int, author: Author, changes: Mapping[str, Any]) -> SettingsChange:
+def next_change(
+    rules: SettingsInForce, number: int, author: Author, changes: Mapping[str, Any]
+) -> SettingsChange:
     """Return a change of the settings, or the one in force if nothing is different.
 
     Args:
         rules: Settings in force.
         number: Number of the change.
         author: Author, who must be an owner if there are owners.
-        changes: New values of fields of ``Settings``.
+        changes: New values of fields of ``RegistrySettings``.
 
     Raises:
         NotAllowed: The author is not an owner; or would not be able to change the settings again.
         UsageError: A field is unknown or has no valid value.
     """
-    unknown = changes.keys() - {field.name for field in attrs.fields(Settings)}
+    unknown = changes.keys() - {field.name for field in attrs.fields(RegistrySettings)}
     if unknown:
         raise UsageError(f"settings: unknown field {min(unknown)}.", subject=min(unknown))
     rules.check_author("owners", author, "change the settings", FOLDER)
@@ -264,14 +266,14 @@ def to_bytes(change: SettingsChange, author: Author) -> bytes:
     return dumps({**author.fields(), "settings": attrs.asdict(change.settings), "time": change.time})
 
 
-def _read(number: int, data: bytes, before: Settings) -> SettingsChange:
+def _read(number: int, data: bytes, before: RegistrySettings) -> SettingsChange:
     """Return the change in a file; with an error if it is damaged."""
     path = f"{FOLDER}/{number}"
     try:
         if not data or len(data) > LIMIT:
             raise FormatError(f"{path}: expected 1 to {LIMIT} bytes, got {len(data)}.")
         value: Any = loads(data, what=path)
-        settings, time, by = Settings(**value["settings"]), value["time"], value["by"]
+        settings, time, by = RegistrySettings(**value["settings"]), value["time"], value["by"]
         if not isinstance(time, str) or not isinstance(by, str):
             raise TypeError("time and by are texts")
     except (FormatError, UsageError, LookupError, TypeError, AttributeError) as error:

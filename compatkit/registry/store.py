@@ -25,7 +25,7 @@ from compatkit.registry.layout import Layout, initialize, inspect, locate
 from compatkit.registry.local_cache import LocalCache
 from compatkit.registry.names import Reference, Version, check_name
 from compatkit.registry.refs import References
-from compatkit.registry.settings import Rules, rules_of
+from compatkit.registry.settings import SettingsInForce, rules_of
 from compatkit.registry.signing.signatures import Signatures
 from compatkit.registry.withdrawals import Tombstone
 
@@ -159,7 +159,7 @@ class Store:
         return self._opened["author"]
 
     @property
-    def rules(self) -> Rules:
+    def rules(self) -> SettingsInForce:
         """Settings of the registry, read anew."""
         return rules_of(self.root)
 

@@ -55,10 +55,10 @@ def export(
     from mlflow.pytorch import save_model
     from mlflow.types import Schema, TensorSpec
 
-    facts = json.loads(description)
+    details = json.loads(description)
     network, example = module, inputs[0]
     if pixels:
-        network, example = _from_pixels(module, facts)
+        network, example = _from_pixels(module, details)
     with torch.no_grad():
         outputs = network(example)
     if not isinstance(example, Tensor) or not isinstance(outputs, Tensor):
@@ -75,7 +75,7 @@ def export(
         input_example=(example.round() if example.is_floating_point() else example).numpy(),  # short as JSON
         serialization_format="pt2",
         pip_requirements=[f"torch=={torch.__version__.partition('+')[0]}"],
-        metadata={"compatkit": _summary(facts, pixels)},
+        metadata={"compatkit": _summary(details, pixels)},
     )
     saved = Model.load(folder)
     saved.flavors["python_function"]["config"]["device"] = (
@@ -86,15 +86,15 @@ def export(
     _check_outputs(mlflow.pyfunc.load_model(str(folder)), network, example)
 
 
-def _from_pixels(module: nn.Module, facts: dict[str, Any]) -> tuple[nn.Module, Tensor]:
+def _from_pixels(module: nn.Module, details: dict[str, Any]) -> tuple[nn.Module, Tensor]:
     """Return a network that takes pixels, and two images of them.
 
     Raises:
         IncompatibleError: The network takes features.
     """
-    if facts["kind"] not in ("recombination", "extractor"):
-        raise IncompatibleError(f"A {facts['kind']} takes features, not images; leave out pixels.")
-    data = facts["contract"]["data"]
+    if details["kind"] not in ("recombination", "extractor"):
+        raise IncompatibleError(f"A {details['kind']} takes features, not images; leave out pixels.")
+    data = details["contract"]["data"]
     sizes = (2, *data["size"], len(data["mean"]))
     drawn = torch.Generator().manual_seed(0)
     return Pixels(module, data["mean"], data["std"]).eval(), torch.randint(
@@ -125,17 +125,17 @@ class Pixels(nn.Module):
         return self.network((pixels.permute(0, 3, 1, 2).float() / 255 - self.mean) / self.std)
 
 
-def _summary(facts: dict[str, Any], pixels: bool) -> dict[str, Any]:
+def _summary(details: dict[str, Any], pixels: bool) -> dict[str, Any]:
     """Return what a user of the folder needs to know, for MLflow's metadata."""
-    data = facts["contract"]["data"]
-    if facts["kind"] not in ("recombination", "extractor"):
+    data = details["contract"]["data"]
+    if details["kind"] not in ("recombination", "extractor"):
         takes = "features, as the signature says"
     elif pixels:
         takes = "uint8 images (batch, height, width, channels) of this size, values from 0 to 255"
     else:
         takes = "float32 images (batch, channels, height, width) of this size, as (value from 0 to 1 - mean) / std"
     return {
-        **{name: facts.get(name, "") for name in ("kind", "reference", "component")},
+        **{name: details.get(name, "") for name in ("kind", "reference", "component")},
         "input": takes,
         "preprocessing": {name: value for name, value in data.items() if name != "labels"},
         "classes": [label["name"] for label in data.get("labels") or ()],

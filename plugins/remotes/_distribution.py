@@ -194,9 +194,9 @@ class Distribution:
         """
         if self._has_referrers:
             url = self.session.url(f"/v2/{repository}/referrers/{digest}")
-            found = self._pages(url, "manifests", self.scope(repository), media_type=INDEX_TYPE)
-            if found is not None:
-                return found
+            referrers = self._pages(url, "manifests", self.scope(repository), media_type=INDEX_TYPE)
+            if referrers is not None:
+                return referrers
             self._has_referrers = False
         return self._fallback(repository, digest)
 
@@ -237,11 +237,11 @@ class Distribution:
         raise ConnectionError(f"{repository}:{tag}: other programs changed it in {INDEX_TRIES} attempts")
 
     def _fallback(self, repository: str, digest: str) -> list[Any]:
-        found = self.manifest(repository, _fallback_tag(digest))
-        if found is None:
+        answer = self.manifest(repository, _fallback_tag(digest))
+        if answer is None:
             return []
         what = f"{self.session.host}/{repository}:{_fallback_tag(digest)}"
-        index = loads(found[0], what=what)
+        index = loads(answer[0], what=what)
         entries = index.get("manifests") if isinstance(index, dict) else None
         if not isinstance(entries, list):
             raise FormatError(f"{what}: expected an index with a list of manifests.", subject=what)
@@ -272,17 +272,17 @@ class Distribution:
             if answer.status != 200:
                 raise answer.error(f"{key} of {scope.split(':')[1]}")
             value = loads(answer.body, what=f"{self.session.host}: {key}", max_bytes=LONGEST_PAGE)
-            found = value.get(key) if isinstance(value, dict) else 0
-            if found is not None and not isinstance(
-                found, list
+            page = value.get(key) if isinstance(value, dict) else 0
+            if page is not None and not isinstance(
+                page, list
             ):  # some registries write null for an empty list
                 raise FormatError(f"{self.session.host}: expected a list of {key}, got {value!r:.100}.")
-            entries += found or []
+            entries += page or []
             following = next(_links(answer), None)
             if following is None:
                 return entries
             size += len(answer.body)
-            if not found or size > LONGEST_LIST:
+            if not page or size > LONGEST_LIST:
                 break
             url = self.session.resolve(answer.url, following)
         raise IntegrityError(

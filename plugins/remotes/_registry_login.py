@@ -88,8 +88,8 @@ def stored_credentials(host: str) -> Credentials | None:
 
 
 def _files() -> Iterator[Path]:
-    if named := os.environ.get("REGISTRY_AUTH_FILE"):
-        yield Path(named)
+    if path := os.environ.get("REGISTRY_AUTH_FILE"):
+        yield Path(path)
     if runtime := os.environ.get("XDG_RUNTIME_DIR"):
         yield Path(runtime) / "containers" / "auth.json"
     folder = os.environ.get("DOCKER_CONFIG")
@@ -178,8 +178,8 @@ def _ask_helper(name: Any, host: str, file: Path) -> Credentials | None:
     if finished.returncode and b"not found" in finished.stdout:
         return None
     try:
-        found = json.loads(finished.stdout if not finished.returncode else b"")
-        user, secret = str(found["Username"]), str(found["Secret"])
+        credentials = json.loads(finished.stdout if not finished.returncode else b"")
+        user, secret = str(credentials["Username"]), str(credentials["Secret"])
     except (ValueError, TypeError, KeyError):
         raise EnvironmentFailure(
             f"{program} gave no credentials for {host} (exit code {finished.returncode}). Run `docker login {host}` "

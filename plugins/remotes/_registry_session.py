@@ -283,8 +283,8 @@ class RegistrySession:
         if answer.status != 200:
             raise answer.error(f"{name}: a token for {self.host}")
         try:
-            found = json.loads(answer.body)
-            token = found.get("token") or found.get("access_token")
+            body = json.loads(answer.body)
+            token = body.get("token") or body.get("access_token")
         except (ValueError, AttributeError):
             token = None
         if not isinstance(token, str) or not _TOKEN.fullmatch(token):

@@ -119,14 +119,14 @@ class HttpStore(ObjectStore):
     def _with_sizes(self, listed: dict[str, int | None]) -> dict[str, int]:
         """Return sizes by path; those that a listing does not tell are asked for one by one."""
         unknown = [path for path, size in listed.items() if size is None]
-        told = {path: size for path, size in listed.items() if size is not None}
+        sizes = {path: size for path, size in listed.items() if size is not None}
         for path, size in self.web.in_parallel(self.size, unknown):
             if size is None:
                 raise EnvironmentFailure(
                     f"{self.web.address(path)} is listed, and the server does not have it.", subject=path
                 )
-            told[path] = size
-        return told
+            sizes[path] = size
+        return sizes
 
     def _entries(self, folder: str) -> dict[str, Entry]:
         """Return the entries of a folder; none if it is missing."""

@@ -128,21 +128,21 @@ class ContainerRegistry(PackageStore):
         """
         self.registry.check()
         repositories = self._matching(patterns)
-        found = [
+        images = [
             (repository, tag)
             for repository, tags in _in_parallel(self._versions, repositories)
             for tag in tags
         ]
 
-        def read(place: tuple[str, str]) -> Package | CompatkitError | None:
+        def read(image: tuple[str, str]) -> Package | CompatkitError | None:
             try:
-                return self._package(*place)
+                return self._package(*image)
             except EnvironmentFailure:
                 raise
             except CompatkitError as error:
                 return error
 
-        for (repository, tag), package in _in_parallel(read, found):
+        for (repository, tag), package in _in_parallel(read, images):
             if isinstance(package, CompatkitError):
                 refuse(f"{self._address(repository)}:{tag}", package)
             elif package is not None:
@@ -189,7 +189,7 @@ class ContainerRegistry(PackageStore):
     def _matching(self, patterns: Sequence[str]) -> list[str]:
         """Return the repositories of patterns: those of names by their names, others from the list."""
         names = [pattern for pattern in patterns if not set(pattern) & set("*?[")]
-        found = dict.fromkeys(filter(is_repository, map(self._repository, names)))
+        repositories = dict.fromkeys(filter(is_repository, map(self._repository, names)))
         if len(names) < len(patterns):
             listed = self._listed()
             if listed is None:
@@ -206,8 +206,8 @@ class ContainerRegistry(PackageStore):
             for repository in listed:
                 name = repository.removeprefix(f"{self.prefix}/") if self.prefix else repository
                 if REPLACED in name or any(fnmatchcase(name, pattern) for pattern in patterns):
-                    found[repository] = None
-        return list(found)
+                    repositories[repository] = None
+        return list(repositories)
 
     def _listed(self) -> list[str] | None:
         """Return the repositories below the prefix; None if the registry does not list them."""

@@ -24,7 +24,7 @@ from compatkit.registry.remotes.pushpull import pull, push
 from compatkit.registry.remotes.remote_settings import change_remote_settings, remote_rules
 from compatkit.registry.restoring import restore
 from compatkit.registry.second_names import copy
-from compatkit.registry.settings import Settings, change_settings, rules_of
+from compatkit.registry.settings import RegistrySettings, change_settings, rules_of
 from compatkit.registry.signing.private_keys import SigningKey
 from compatkit.registry.signing.verify import require_signature
 from compatkit.registry.store import Store
@@ -42,7 +42,7 @@ def acting(store: Store, key: SigningKey | None) -> Store:
     return Store.open(store.root, key=key)
 
 
-def configure(store: Store, key: SigningKey | None = OWNER, **changes: Any) -> Settings:
+def configure(store: Store, key: SigningKey | None = OWNER, **changes: Any) -> RegistrySettings:
     return change_settings(store.root, Author.of(key), **changes).settings
 
 
@@ -66,7 +66,7 @@ def ruled(store: Store, publish: Publish) -> Store:
 
 
 def test_without_owners_everybody_changes_them_and_with_owners_only_these(store: Store):
-    assert store.rules.settings == Settings() and store.rules.change.number == 0
+    assert store.rules.settings == RegistrySettings() and store.rules.change.number == 0
     key = MAINTAINER.public.id
     assert configure(store, None, maintainers=[key]).maintainers == (key,)
     with pytest.raises(NotAllowed):  # nobody could change them again
@@ -103,7 +103,7 @@ def test_settings_that_cannot_be_are_refused(store: Store, changes: dict[str, An
 def test_what_nobody_signed_does_not_count(ruled: Store):
     """Whoever can write files, but has no key, changes nothing for readers."""
     before = ruled.rules.settings
-    forged = dumps({"by": OWNER.public.id, "settings": attrs.asdict(Settings()), "time": "now"})
+    forged = dumps({"by": OWNER.public.id, "settings": attrs.asdict(RegistrySettings()), "time": "now"})
     (ruled.root / "settings/2").write_bytes(forged)
     (ruled.root / "settings/3").write_bytes(b"garbage")
     assert ruled.rules.settings == before

@@ -265,5 +265,5 @@ def _why_not_whole(modules: Sequence[tuple[Blueprint, nn.Module]], images: Tenso
         return f"{right.model} does not take them: {error}"
     if same:
         return ""
-    given = "".join(f", {key}={value!r}" for key, value in right.kwargs.items())
-    return f"{right.model}{given} gives other outputs with their weights than the parts do."
+    arguments = "".join(f", {key}={value!r}" for key, value in right.kwargs.items())
+    return f"{right.model}{arguments} gives other outputs with their weights than the parts do."

@@ -19,11 +19,11 @@ from compatkit.errors import CompatkitError, FormatError, SignatureError
 from compatkit.foundation.codec import digest as digest_of
 from compatkit.registry.aliases import Aliases
 from compatkit.registry.copy.endpoints import Origin, SmallFile, Target
-from compatkit.registry.copy.report import Offer, Refusal, TransferReport, Withdrawal, on_refusal
+from compatkit.registry.copy.report import OfferedChange, Refusal, TransferReport, Withdrawal, on_refusal
 from compatkit.registry.copy.settings import TransferSettings
 from compatkit.registry.copy.small_files import SignatureFiles
 from compatkit.registry.names import Reference, Version
-from compatkit.registry.settings import Rules
+from compatkit.registry.settings import SettingsInForce
 from compatkit.registry.withdrawals import entry_path, second_path
 
 Entries = Mapping[int, SmallFile]
@@ -51,7 +51,7 @@ class ChangeFollower:
     settings: TransferSettings
     report: TransferReport
     signatures: SignatureFiles
-    rules: Rules
+    rules: SettingsInForce
     restore: Callable[[Reference, Callable[[], None]], None]
 
     # --- withdrawals
@@ -86,7 +86,7 @@ class ChangeFollower:
             return
         kind = "restoration" if was_withdrawn else "withdrawal"
         reason = self._reason(self.origin, reference, max(entries))
-        offer = Offer(kind, str(reference), reason, "--follow-withdrawals")
+        offer = OfferedChange(kind, str(reference), reason, "--follow-withdrawals")
         is_restricted = bool(self.rules.settings.maintainers)
         if not self._may_follow(offer, self.settings.follow_withdrawals, new, is_restricted):
             return
@@ -216,7 +216,9 @@ class ChangeFollower:
                 text = f"{what} is {last} in {origin}, which is not in {target}, or another component there"
                 self.report.diverged.append(text)
                 return
-            offer = Offer("alias", what, f"{current or 'none'} -> {last or 'removed'}", "--follow-aliases")
+            offer = OfferedChange(
+                "alias", what, f"{current or 'none'} -> {last or 'removed'}", "--follow-aliases"
+            )
             is_asked, is_protected = (
                 self.settings.follow_aliases or (current is None and not existing),
                 self.rules.settings.protects(alias),
@@ -251,12 +253,14 @@ class ChangeFollower:
     def _refuse(self, what: str, error: CompatkitError) -> None:
         self.report.refused.append(Refusal(what, self.origin.translate_error(error)))
 
-    def _may_follow(self, offer: Offer, asked: bool, new: Entries, is_restricted: bool) -> bool:
+    def _may_follow(
+        self, offer: OfferedChange, is_requested: bool, new: Entries, is_restricted: bool
+    ) -> bool:
         """Return whether entries may be copied; otherwise report them as an offer.
 
         Args:
-            offer: Offer to report.
-            asked: Whether the change is requested.
+            offer: Change to report.
+            is_requested: Whether the change is requested.
             new: Entries to copy.
             is_restricted: Whether only maintainers of the target may make the change.
         """
@@ -267,9 +271,9 @@ class ChangeFollower:
         except SignatureError as error:
             self.report.offered.append(attrs.evolve(offer, error=error))
             return False
-        if not asked:
+        if not is_requested:
             self.report.offered.append(offer)
-        return asked
+        return is_requested
 
     def _check_signed(self, files: Iterable[SmallFile]) -> None:
         if not self.settings.trusted:

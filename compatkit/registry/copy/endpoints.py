@@ -20,7 +20,7 @@ from compatkit.registry.document_graph import Role
 from compatkit.registry.log import NUMBER
 from compatkit.registry.names import Reference
 from compatkit.registry.refs import References
-from compatkit.registry.settings import FOLDER, Rules, rules_from
+from compatkit.registry.settings import FOLDER, SettingsInForce, rules_from
 from compatkit.registry.signing.signatures import FILE as SIGNATURE
 from compatkit.registry.signing.signatures import FOLDER as SIGNATURES
 from compatkit.registry.signing.signatures import LIMIT_PER_MANIFEST
@@ -274,7 +274,7 @@ class Origin(ABC):
 class Target(Origin):
     """Registry that components are copied to; it can be read, too."""
 
-    def rules(self) -> Rules:
+    def rules(self) -> SettingsInForce:
         """Return the settings in force."""
         paths = {path: path.rpartition("/")[2] for path in self.list_small_files([FOLDER])}
         numbers = {path: int(number) for path, number in paths.items() if NUMBER.fullmatch(number)}

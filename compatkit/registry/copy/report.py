@@ -61,7 +61,7 @@ def race_note(address: str) -> str:
 
 
 @attrs.frozen
-class Offer:
+class OfferedChange:
     """A change in the origin that was not made in the target.
 
     Attributes:
@@ -139,7 +139,7 @@ class TransferReport(Shown):
     unnamed: list[Reference] = attrs.field(factory=list)
     refused: list[Refusal] = attrs.field(factory=list)
     withdrawn: list[Withdrawal] = attrs.field(factory=list)
-    offered: list[Offer] = attrs.field(factory=list)
+    offered: list[OfferedChange] = attrs.field(factory=list)
     diverged: list[str] = attrs.field(factory=list)
     copied: list[CopiedBlob] = attrs.field(factory=list)
     results: int = 0

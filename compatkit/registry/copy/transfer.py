@@ -23,7 +23,7 @@ from compatkit.registry.copy.endpoints import Origin, SmallFile, Target
 from compatkit.registry.copy.local import LocalRegistry
 from compatkit.registry.copy.report import (
     MAX_LISTED,
-    Offer,
+    OfferedChange,
     Refusal,
     SignatureWarning,
     TransferReport,
@@ -108,7 +108,9 @@ class ComponentTransfer:
         self.changes.follow_withdrawals(self.report.existing)
         if left_out := self._copy_results(self.copier.functions(components)):
             detail = "of pairs that were measured here under the same conditions"
-            self.report.offered.append(Offer("results", f"{left_out} results", detail, "--follow-results"))
+            self.report.offered.append(
+                OfferedChange("results", f"{left_out} results", detail, "--follow-results")
+            )
         if self.settings.aliases:
             self.changes.follow_aliases(names)
         return self.report
@@ -364,7 +366,7 @@ class ComponentTransfer:
         """Exclude a withdrawn version without a required signature; nobody misses it, so it is not a refusal."""
         self._dropped.add(reference)
         detail = f"withdrawn there: {error}"
-        self.report.offered.append(Offer("version", str(reference), detail, "", error))
+        self.report.offered.append(OfferedChange("version", str(reference), detail, "", error))
 
     def _drop(self, reference: Reference, error: CompatkitError) -> None:
         """Exclude a version: report it as refused if it was requested, else copy the parent without a name."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from compatkit.registry.store import Store
 
 
-class Refusal(NamedTuple):
+class LoadRefusal(NamedTuple):
     """Reason for which a load refuses a component.
 
     Attributes:
@@ -34,7 +34,7 @@ class Refusal(NamedTuple):
 
 ReadHeader = Callable[[], Header | None]
 """Function that reads the header of a component's weights; None if it stores none."""
-LoadCheck = Callable[["Store", Reference, Manifest, ReadHeader], Refusal | None]
+LoadCheck = Callable[["Store", Reference, Manifest, ReadHeader], LoadRefusal | None]
 """Function of a store, a resolved reference, its manifest and ``ReadHeader``."""
 
 
@@ -60,23 +60,23 @@ def check_loads(
     for version in versions:
         if version not in withdrawn and version.label not in damaged:
             same[version.digest].append(version)
-    for count, (digest, found) in enumerate(same.items()):
+    for count, (digest, same_versions) in enumerate(same.items()):
         if blobs.progress is not None:
-            item = f"network {count + 1:,} of {len(same):,}, {found[0].label}"
+            item = f"network {count + 1:,} of {len(same):,}, {same_versions[0].label}"
             blobs.progress(blobs.bytes_read, blobs.bytes_read, item)  # the unit is bytes
         manifest = blobs.manifest(digest)
         if (
             manifest is None or manifest.payload.file.blob in blobs.left
         ):  # collected or replaced in the meantime
             continue
-        reference = Reference(found[0].name, found[0].version, digest=digest)
+        reference = Reference(same_versions[0].name, same_versions[0].version, digest=digest)
         try:
             refusal = check(store, reference, manifest, partial(_header, blobs, manifest))
         except (EnvironmentFailure, FileNotFoundError):  # removed in the meantime, or reported as unreadable
             continue
         if refusal is not None:
             code = "load-elsewhere" if refusal.elsewhere else "load-refused"
-            labels = [version.label for version in found]
+            labels = [version.label for version in same_versions]
             findings.add(code, Blob(blob(digest).path, digest), refusal.what, labels)
 
 

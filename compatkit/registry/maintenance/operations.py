@@ -314,9 +314,9 @@ class Maintenance:
         used = key if isinstance(key, SigningKey) else SigningKey.load(key)
         known, matches = self.store.references.names(), dict.fromkeys(())
         for pattern in [names] if isinstance(names, str) else names:
-            if not (found := matching_names(pattern, known)):
+            if not (matching := matching_names(pattern, known)):
                 self.store.select(pattern)  # raises with similar names
-            matches |= dict.fromkeys(found)
+            matches |= dict.fromkeys(matching)
         return sign_changes(self.store, matches, used)
 
     def signatures(self, reference: str) -> list[SignatureVerdict]:

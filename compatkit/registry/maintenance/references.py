@@ -139,7 +139,7 @@ def check_drops(
         versions: Versions that were read.
         complete: Whether these are all versions of the registry.
     """
-    named = {published.digest for published in versions}
+    published_digests = {published.digest for published in versions}
     for name, files in sorted(survey.names.items()):
         for version, entries in sorted(files.drops.items()):
             if not wanted(name, version):
@@ -149,10 +149,10 @@ def check_drops(
                 content = survey.read(entry, affected)
                 last = read_drop(content, number) if content is not None else last
             path = f"refs/{name}/@versions/{version}"
-            if last is None or not complete or last.digest in named or survey.exists(path):
+            if last is None or not complete or last.digest in published_digests or survey.exists(path):
                 continue
-            kept = Reference.parse(last.kept)
-            if not survey.exists(f"refs/{kept.name}/@versions/{kept.version}"):
+            remaining = Reference.parse(last.kept)
+            if not survey.exists(f"refs/{remaining.name}/@versions/{remaining.version}"):
                 what = f"{last.digest} was kept as {last.kept}, which is missing"
                 survey.findings.add("dropped-unnamed", entries[last.number], what, affected)
 

@@ -69,9 +69,9 @@ def parse_options(words: tuple[str, ...]) -> dict[str, Any]:
     for word in words:
         key, mark, value = word.partition("=")
         if not mark or not key.isidentifier():
-            given = f"the key {redacted(key)!r:.40}" if mark else "a word without ="  # perhaps a secret
+            shown = f"the key {redacted(key)!r:.40}" if mark else "a word without ="  # perhaps a secret
             raise UsageError(
-                f"Expected an option key=value, such as endpoint_url=http://127.0.0.1:9000, got {given}."
+                f"Expected an option key=value, such as endpoint_url=http://127.0.0.1:9000, got {shown}."
             )
         try:
             options[key] = json.loads(value)

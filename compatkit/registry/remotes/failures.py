@@ -141,8 +141,8 @@ def is_environmental(error: BaseException) -> bool:
 def described(error: BaseException) -> str:
     """Return the first message in a chain of errors, with the class of the first one and without credentials."""
     texts = (_EMPTY.sub("", str(item)).strip() for item in chain(error))
-    told = (text for text in texts if text)
-    return f"{redacted(next(told, type(error).__name__)):.300} ({type(error).__name__})"
+    messages = (text for text in texts if text)
+    return f"{redacted(next(messages, type(error).__name__)):.300} ({type(error).__name__})"
 
 
 def http_status(error: BaseException) -> int | None:

@@ -17,13 +17,15 @@ from compatkit.registry.remotes.address import locate
 from compatkit.registry.remotes.located import Located
 from compatkit.registry.remotes.packaging import Packages
 from compatkit.registry.remotes.remote import Remote
-from compatkit.registry.settings import FOLDER, Rules, SettingsChange, next_change, to_bytes
+from compatkit.registry.settings import FOLDER, SettingsChange, SettingsInForce, next_change, to_bytes
 from compatkit.registry.signing.signatures import FOLDER as SIGNATURES
 from compatkit.registry.signing.signatures import file_name
 from compatkit.registry.store import Store
 
 
-def remote_rules(remote: AnyRegistry | Located, *, options: Mapping[str, Any] | None = None) -> Rules:
+def remote_rules(
+    remote: AnyRegistry | Located, *, options: Mapping[str, Any] | None = None
+) -> SettingsInForce:
     """Return the settings in force of a remote.
 
     Args:
@@ -52,7 +54,7 @@ def change_remote_settings(
         remote: Folder, or an address that a plugin opens.
         author: Author, who must be an owner if there are owners.
         options: Keyword arguments for the remote's plugin.
-        **changes: New values of fields of ``Settings``.
+        **changes: New values of fields of ``RegistrySettings``.
 
     Returns:
         The change in force; an earlier one if nothing is different.
