@@ -152,6 +152,18 @@ def test_signatures_that_are_here_are_not_read_again(
     assert ("read", path) in fault.calls
 
 
+def test_a_file_that_is_not_listed_is_not_asked_for(
+    store: Store, source: Store, remote: Files, monkeypatch: pytest.MonkeyPatch
+):
+    for record in (source.root / "refs").rglob("@published/*"):
+        record.unlink()
+    push(source, remote)
+    fault = Fault(monkeypatch)
+    pull(store, remote).check()
+    assert not [path for operation, path in fault.calls if operation == "read" and path.startswith("refs/")]
+    assert content(store.root) == content(source.root)
+
+
 # --- what changed since it was written
 
 

@@ -293,10 +293,10 @@ class ComponentTransfer:
             taken = self.target.create([self._version_file(reference) for reference in new])
         else:
             taken = {_path(reference) for reference in new if not self._link(reference, self._admission)}
+        created = [reference for reference in self._remaining(new) if _path(reference) not in taken]
+        self.report.created += created
         for reference in self._remaining(versions):
             if existing[reference] is None and _path(reference) not in taken:
-                self.report.created.append(reference)
-                self._copy_record(reference)
                 continue
             digest = existing[reference] or self.target.current_digest(reference)
             if digest == reference.digest:
@@ -308,16 +308,20 @@ class ComponentTransfer:
                 subject=str(reference),
             )
             self._drop(reference, error)
+        # a push also adds what an interrupted one left out; a pull adds nothing to versions that were here before
+        self._copy_records(self._remaining(versions) if self.pushes else created)
 
-    def _copy_record(self, reference: Reference) -> None:
-        """Copy the record of who published a version; it is for people, so a missing or damaged one is left out."""
-        path = record_path(reference.name, reference.version)
-        data = self.origin.read_small_file(path)
-        if data is None:
-            return
-        with suppress(FormatError):
-            if read_record(data, path).digest == reference.digest:
-                self.target.create([SmallFile(path, data)])
+    def _copy_records(self, references: Iterable[Reference]) -> None:
+        """Copy the records of who published versions; they are for people, so missing or damaged ones are left out."""
+        paths = {record_path(reference.name, reference.version): reference.digest for reference in references}
+        existing = self.target.read_small_files(list(paths))
+        digests = {path: paths[path] for path, content in existing if content is None}
+        records: list[SmallFile] = []
+        for path, data in self.origin.read_small_files(list(digests)):
+            with suppress(FormatError):
+                if data is not None and read_record(data, path).digest == digests[path]:
+                    records.append(SmallFile(path, data))
+        self.target.create(records)
 
     def _version_file(self, reference: Reference, check: Callable[[], object] | None = None) -> SmallFile:
         """Return the file of a version; before it is created, its blobs are ensured and ``check`` is called."""

@@ -82,6 +82,13 @@ class Mirror:
         self._list([name])
         return sorted(self._listed.get(name, {}))
 
+    def lacks(self, path: str) -> bool:
+        """Return whether a file was not there when its name was listed; False if that has not been done."""
+        name = owner(path)
+        if name is None or not (self._is_complete or name in self._listed):
+            return False
+        return path not in self._listed.get(name, {})
+
     def pages(self, top: str) -> int:
         """Return the estimated number of requests that list a top-level folder."""
         self._read_saved()

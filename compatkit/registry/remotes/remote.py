@@ -263,8 +263,11 @@ class Remote(Target):
     def read_small_file(self, path: str) -> bytes | None:
         """Return a small file."""
         mirrored = Path(self.scratch, path)
-        if path.startswith("refs/") and mirrored.is_file():
-            return mirrored.read_bytes()
+        if path.startswith("refs/"):
+            if mirrored.is_file():
+                return mirrored.read_bytes()
+            if self.mirror.lacks(path):
+                return None
         if path.startswith(f"{SIGNATURES}/"):  # the name has the digest of the content
             own = durable.read(self.local.root / path, self.local.root, limit=LIMIT + 1)
             if own is not None and path.endswith(f"{digest_of(own[0]).removeprefix('sha256:')}.json"):
