@@ -30,8 +30,8 @@ MAX_ENTRIES = 10_000
 """Maximum number of changes that are read."""
 Role = Literal["owners", "maintainers", "publishers"]
 ROLES: tuple[Role, ...] = ("owners", "maintainers", "publishers")
-ReadSignatures = Callable[[str], Iterable[bytes]]
-"""Function that returns the unverified signatures of a digest."""
+ReadSignatures = Callable[[str, "Trusted"], Iterable[bytes]]
+"""Function that returns the unverified signatures of a digest, at least those of the given keys."""
 
 
 def _keys(instance: object, field: attrs.Attribute[Any], value: Any) -> None:
@@ -160,18 +160,19 @@ class SettingsInForce:
             subject=subject,
         )
 
-    def check_entry(self, path: str, data: bytes, signatures: Iterable[bytes]) -> None:
+    def check_entry(self, path: str, data: bytes, signatures: ReadSignatures) -> None:
         """Raise if no maintainer signed an entry of a log.
 
         Args:
             path: Path of the entry, relative to the root.
             data: Content of the entry.
-            signatures: Its unverified signatures.
+            signatures: Function that reads signatures.
 
         Raises:
             SignatureError: No key that ever was a maintainer's, and is not revoked, signed it.
         """
-        _check(path, data, signatures, self.keys_ever("maintainers"))
+        keys = self.keys_ever("maintainers")
+        _check(path, data, signatures(digest_of(data), keys), keys)
 
 
 def rules_from(contents: Mapping[int, bytes], signatures: ReadSignatures) -> SettingsInForce:
@@ -179,14 +180,15 @@ def rules_from(contents: Mapping[int, bytes], signatures: ReadSignatures) -> Set
 
     Args:
         contents: Contents of the files by number.
-        signatures: Function that returns the signatures of a digest.
+        signatures: Function that reads signatures.
     """
     in_force, history = SettingsChange(0, RegistrySettings()), list[SettingsChange]()
     for number, data in sorted(contents.items())[:MAX_ENTRIES]:
         change, owners = _read(number, data, in_force.settings), in_force.settings.owners
         if change.error is None and owners:
+            keys = _trusted(owners, "owners")
             try:
-                _check(f"{FOLDER}/{number}", data, signatures(digest_of(data)), _trusted(owners, "owners"))
+                _check(f"{FOLDER}/{number}", data, signatures(digest_of(data), keys), keys)
             except SignatureError as error:
                 change = attrs.evolve(change, error=f"not signed by an owner: {error}")
         history.append(change)

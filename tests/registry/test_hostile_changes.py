@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,20 @@ import attrs
 import pytest
 from far import content, write
 
+from compatkit.contracts.manifest import function_digest
 from compatkit.errors import CompatkitError
+from compatkit.foundation.codec import digest as digest_of
 from compatkit.foundation.codec import dumps
+from compatkit.registry.authorship import Author
 from compatkit.registry.copy.settings import TransferSettings
 from compatkit.registry.remotes.pushpull import import_components, pull
+from compatkit.registry.settings import change_settings
+from compatkit.registry.signing.envelope import Envelope
 from compatkit.registry.signing.private_keys import SigningKey
+from compatkit.registry.signing.signatures import LIMIT_PER_MANIFEST, file_name
+from compatkit.registry.signing.signer import sign
+from compatkit.registry.signing.trust import Distrust, Trusted
+from compatkit.registry.signing.verify import verify
 from compatkit.registry.store import Store
 
 Publish = Callable[..., Any]
@@ -134,3 +144,61 @@ def test_a_restoration_that_is_followed_is_checked_as_one_that_is_made_here(
         (f"{NAME}@1.0.1", "version-untrue")
     ]
     assert content(store.root) == before
+
+
+# --- signatures
+
+
+def flood(source: Store, digest: str, path: str, key: SigningKey, first: int) -> None:
+    """Fill the signatures of a digest with such that name a key and were not made by it."""
+    good = key.sign(digest, path, is_change="@" not in path.rpartition("/")[2])
+    shutil.rmtree(source.signatures.folder(digest), ignore_errors=True)
+    for number in range(first, first + LIMIT_PER_MANIFEST):
+        add(source, digest, attrs.evolve(good, signature=number.to_bytes(64, "big")))
+
+
+def add(store: Store, digest: str, envelope: Envelope) -> None:
+    """Write a signature by hand."""
+    data = envelope.to_bytes()
+    write(store, f"signatures/{digest.removeprefix('sha256:')}/{file_name(data, digest)}", data)
+
+
+def test_no_number_of_forged_signatures_takes_one_away_that_counts(
+    tmp_path: Path, store: Store, publish: Publish, trusted: Trusted, key: SigningKey
+):
+    """A hostile copy adds a thousand signatures at each pull, all in the name of the key that counts."""
+    change_settings(
+        store.root, Author.of(OWNER), owners=[OWNER.public.id], maintainers=[MAINTAINER.public.id]
+    )
+    change_settings(store.root, Author.of(OWNER), protected_aliases=["prod"])
+    maintainer = Store.open(store.root, key=MAINTAINER)
+    for value in (1, 2):
+        digest = publish(maintainer, NAME, value).digest
+        maintainer.set_alias(NAME, "prod", store.versions(NAME)[-1])
+    sign(store, [NAME], key)
+    head = publish(store, "z", 5, kind="head").digest
+    functions = [function_digest(store.manifest(item)) for item in (digest, head)]
+    source = Store.open(shutil.copytree(store.root, tmp_path / "source"))
+    signed = [
+        (digest, f"{NAME}@2.0.0", key),
+        *(
+            (digest_of((store.root / path).read_bytes()), path, signer)
+            for path, signer in ((f"refs/{NAME}/@log/prod/2", MAINTAINER), ("settings/2", OWNER))
+        ),
+    ]
+    folder = source.root / "evidence" / "/".join(name.rpartition(":")[2] for name in functions) / ("0" * 64)
+    folder.mkdir(parents=True)
+    (folder / signed[-1][0].removeprefix("sha256:")).write_text(f"{signed[-1][0]}\n")
+    for number in range(2):
+        for each in signed:
+            flood(source, *each, number * LIMIT_PER_MANIFEST)
+        pull(store, str(source.root))
+    assert store.aliases(NAME) == {"prod": "2.0.0"}
+    assert store.rules.change.number == 2
+    assert verify(store, f"{NAME}@2.0.0", trusted)
+    assert sum(1 for _ in (store.root / "signatures").rglob("*.json")) < 3 * LIMIT_PER_MANIFEST
+    # many keys that sign are no help either, and one that was distrusted is left out
+    distrusted = {STRANGER.public.id: Distrust("2026-01-01T00:00:00Z", "a stranger")}
+    for number in range(LIMIT_PER_MANIFEST + 1):
+        add(store, digest, STRANGER.sign(digest, f"{NAME}@{number}.0.0"))
+    assert verify(store, f"{NAME}@2.0.0", attrs.evolve(trusted, distrusted=distrusted))

@@ -289,8 +289,8 @@ class ChangeFollower:
     def _check_maintained(self, files: Iterable[SmallFile]) -> None:
         by_digest = {digest_of(file.data): file for file in files}
         self.signatures.read(by_digest)
-        for digest, file in by_digest.items():
-            self.rules.check_entry(file.path, file.data, self.signatures.of(digest))
+        for file in by_digest.values():
+            self.rules.check_entry(file.path, file.data, lambda digest, keys: self.signatures.of(digest))
 
     def _copy_signatures(self, entries: Entries) -> None:
         if self.settings.dry_run:

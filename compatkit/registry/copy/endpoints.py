@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import attrs
 
@@ -23,10 +23,13 @@ from compatkit.registry.refs import References
 from compatkit.registry.settings import FOLDER, SettingsInForce, rules_from
 from compatkit.registry.signing.signatures import FILE as SIGNATURE
 from compatkit.registry.signing.signatures import FOLDER as SIGNATURES
-from compatkit.registry.signing.signatures import LIMIT_PER_MANIFEST
+from compatkit.registry.signing.signatures import LIMIT_PER_MANIFEST, readable
 from compatkit.registry.weights.header import check_header
 from compatkit.registry.weights.tensorfile import tensor_digest
 from compatkit.registry.withdrawals import Tombstone
+
+if TYPE_CHECKING:
+    from compatkit.registry.signing.trust import Trusted
 
 Refused = TypeVar("Refused", bound=CompatkitError)
 CopyProgress = Callable[[int], None]
@@ -281,13 +284,13 @@ class Target(Origin):
         contents = {numbers[path]: data or b"" for path, data in self.read_small_files(list(numbers))}
         return rules_from(contents, self.signatures_of)
 
-    def signatures_of(self, digest: str) -> list[bytes]:
-        """Return the unverified signatures of a digest."""
+    def signatures_of(self, digest: str, trusted: Trusted) -> list[bytes]:
+        """Return the unverified signatures of a digest, of more than 1,000 those of trusted keys."""
         folder = f"{SIGNATURES}/{digest.removeprefix('sha256:')}"
-        paths = [
-            path for path in self.list_small_files([folder]) if SIGNATURE.fullmatch(path.rpartition("/")[2])
-        ]
-        return [data for _, data in self.read_small_files(paths[:LIMIT_PER_MANIFEST]) if data is not None]
+        names = [path.rpartition("/")[2] for path in self.list_small_files([folder])]
+        names = readable([name for name in names if SIGNATURE.fullmatch(name)], trusted)
+        paths = [f"{folder}/{name}" for name in names[:LIMIT_PER_MANIFEST]]
+        return [data for _, data in self.read_small_files(paths) if data is not None]
 
     @abstractmethod
     def begin(self) -> None:

@@ -6,7 +6,7 @@ Policies are not copied, because they apply to one registry.
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
@@ -17,9 +17,20 @@ from compatkit.registry.copy.blobs import BlobCopier
 from compatkit.registry.copy.endpoints import ComponentBlob, Origin, SmallFile, Target
 from compatkit.registry.copy.report import Refusal
 from compatkit.registry.evidence import FOLDER as EVIDENCE
-from compatkit.registry.signing.signatures import FILE, FOLDER, LIMIT_PER_MANIFEST, file_name
+from compatkit.registry.signing.signatures import (
+    FILE,
+    FOLDER,
+    LIMIT_PER_MANIFEST,
+    file_name,
+    is_made_by_its_key,
+)
 
 _HEXADECIMAL = re.compile("[0-9a-f]{64}")
+UNVERIFIED = LIMIT_PER_MANIFEST // 2
+"""Number of signatures of one manifest above which only those that their key made are copied.
+
+Otherwise strangers could add so many in the name of a trusted key that none of them is read any more.
+"""
 
 
 @attrs.frozen
@@ -95,7 +106,13 @@ class SignatureFiles:
                 [_signature_folder(digest) for digest in digests if digest in self.by_digest]
             )
         )
-        new = [file for file in valid if file.path not in existing]
+        counts = Counter(path.rpartition("/")[0] for path in existing)
+        new: list[SmallFile] = []
+        for file in valid:
+            folder = file.path.rpartition("/")[0]
+            if file.path not in existing and (counts[folder] < UNVERIFIED or is_made_by_its_key(file.data)):
+                counts[folder] += 1
+                new.append(file)
         return len(new) - len(target.create(new)), refused
 
 
@@ -174,7 +191,10 @@ def copy_results(
         line = f"{digests[path]}\n".encode()
         files.append(SmallFile(path, line, lambda blobs=blobs: [copier.copy(blob) for blob in blobs]))
     copied = len(files) - len(target.create(files))
-    return ResultCopies(copied, left_out, [f"sha256:{path.rpartition('/')[2]}" for path in wanted])
+    present = [*(path for path in wanted if path in existing), *(file.path for file in files)]
+    return ResultCopies(
+        copied, left_out, list(dict.fromkeys(f"sha256:{path.rpartition('/')[2]}" for path in present))
+    )
 
 
 def _result_paths(registry: Origin, functions: Iterable[str]) -> list[str]:

@@ -238,7 +238,7 @@ def check_settings(survey: Survey) -> None:
                 data = survey.content(entry.path, LIMIT) or b""
                 with suppress(EnvironmentFailure, IntegrityError):
                     try:
-                        rules.check_entry(entry.path, data, signatures.of(digest_of(data)))
+                        rules.check_entry(entry.path, data, signatures.of)
                     except SignatureError as error:
                         survey.findings.add("alias-unsigned", entry, str(error), (f"{name}:{alias}",))
 

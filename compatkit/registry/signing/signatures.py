@@ -8,12 +8,19 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import attrs
 
-from compatkit.errors import IntegrityError, MalformedSignature, OtherDigest, SignatureError
+from compatkit.errors import (
+    IntegrityError,
+    MalformedSignature,
+    MissingDependency,
+    OtherDigest,
+    SignatureError,
+)
 from compatkit.foundation.codec import digest as digest_of
 from compatkit.registry import disk as durable
 from compatkit.registry.names import check_digest
@@ -89,9 +96,7 @@ class Signatures:
                 names = sorted(name for name in os.listdir(folder) if FILE.fullmatch(name))
             except FileNotFoundError:
                 return []
-        if len(names) > LIMIT_PER_MANIFEST and trusted is not None:
-            prefixes = {key.partition(":")[2][:16] for key in (*trusted.keys, *trusted.distrusted)}
-            names = [name for name in names if name[:16] in prefixes]
+        names = readable(names, trusted)
         if len(names) > LIMIT_PER_MANIFEST:
             raise SignatureError(
                 f"{folder}: expected at most {LIMIT_PER_MANIFEST} signatures, got {len(names)}. Remove unneeded ones.",
@@ -119,6 +124,33 @@ class Signatures:
             return durable.read_finished(path, self.root, limit=LIMIT + 1)
         except IntegrityError:
             return b""  # a link, pipe or folder: malformed as a signature, and reported by verify
+
+
+def readable(names: Sequence[str], trusted: Trusted | None) -> Sequence[str]:
+    """Return the names of a manifest's signature files of certain keys, if there are more than 1,000.
+
+    Args:
+        names: Names of all its signature files.
+        trusted: Keys; their distrusted ones are left out too if they have too many.
+    """
+    if trusted is None:
+        return names
+    for keys in ((*trusted.keys, *trusted.distrusted), (*trusted.keys,)):
+        if len(names) > LIMIT_PER_MANIFEST:
+            prefixes = {key.partition(":")[2][:16] for key in keys}
+            names = [name for name in names if name[:16] in prefixes]
+    return names
+
+
+def is_made_by_its_key(data: bytes) -> bool:
+    """Return whether a well-formed signature is by the key that it names; False without ``cryptography``."""
+    from compatkit.registry.signing.keys import verifies
+
+    envelope, _ = parse(data)
+    try:
+        return verifies(envelope.key, envelope.signature, envelope.signed)
+    except MissingDependency:
+        return False
 
 
 def file_name(data: bytes, digest: str) -> str:
