@@ -32,7 +32,7 @@ SETTLED_NS = 2 * 10**9
 """Age of a file before its state is cached, 2 s: coarse clocks could hide a later change."""
 GRACE_SECONDS = 24 * 3600
 """Time for which unreferenced blobs are kept: a publish may be about to refer to them."""
-HINT = "Publish the same component again, or copy the file from another copy of the registry"
+HINT = "Publish the same component again, pull it from a remote, or copy the file from another copy of the registry"
 RENEW_SECONDS = 3600
 """Age above which a blob that is used again gets a new time stamp; a younger file keeps its verified state."""
 

@@ -32,6 +32,7 @@ from compatkit.registry.index.search import Query
 from compatkit.registry.maintenance.check import examine
 from compatkit.registry.maintenance.gc import plan
 from compatkit.registry.remotes import named
+from compatkit.registry.remotes.files import Files
 from compatkit.registry.remotes.named import SavedRemote
 from compatkit.registry.remotes.pushpull import import_components, push
 from compatkit.registry.remotes.reading import is_path, open_remote
@@ -245,6 +246,38 @@ def test_signatures_are_required_of_a_remote_too(team: str, source: Store, key: 
 )
 def test_paths_that_lead_elsewhere_are_none(path: str):
     assert not is_path(path) or path == "x"
+
+
+def test_listings_that_lead_elsewhere_write_nothing_there(
+    tmp_path: Path, team: str, monkeypatch: pytest.MonkeyPatch
+):
+    sizes = Files.sizes
+
+    def hostile(self: Files, folder: str) -> dict[str, int]:
+        evil = (
+            "../../evil",
+            "../../../../evil",
+            "x/../../../evil",
+            ".hidden",
+            "a\\..\\evil",
+            "nul\0",
+            "x" * 300,
+        )
+        return {**sizes(self, folder), **{f"{folder}/{path}": 8 for path in evil}}
+
+    monkeypatch.setattr(Files, "sizes", hostile)
+    monkeypatch.setattr(
+        Files,
+        "read",
+        lambda self, path, start, count, read=Files.read: read(self, path, start, count) or b"evil",
+    )
+    before = {path for path in tmp_path.rglob("*") if "mirrors" not in path.parts}
+    store = open_remote(team)
+    verify_remote(remote(team))
+    after = {path for path in tmp_path.rglob("*") if "mirrors" not in path.parts}
+    assert not [path for path in after - before if "evil" in path.name or path.name == ".hidden"]
+    assert not [path for path in store.root.rglob("*") if path.is_file() and path.read_bytes() == b"evil"]
+    assert not list(store.root.parent.rglob("*evil*"))
 
 
 def test_a_damaged_document_is_shown_as_damaged(team: str, source: Store):
