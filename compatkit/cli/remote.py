@@ -89,8 +89,9 @@ class PushOptions(RemoteOptions, AdmissionOptions):
 def push_command(options: PushOptions) -> int | None:
     """Copy components to REMOTE, without those that it has already.
 
-    REMOTE is a folder, s3://bucket/prefix, hf://datasets/USER/NAME, sftp://host/folder, ... PATTERN is a name, a
-    glob such as 'digits/*', or a reference such as 'digits/*@^1' for one version of each; default: all.
+    REMOTE is a folder, s3://bucket/prefix, hf://datasets/USER/NAME, sftp://host/folder, ..., or NAME: of one that
+    `compatkit remote add` saved. PATTERN is a name, a glob such as 'digits/*', or a reference such as 'digits/*@^1' for
+    one version of each; default: all.
     """
     store, filesystem = open_store(), parse_options(options.settings)
     with progress("pushing") as report:
@@ -117,8 +118,9 @@ class PullOptions(RemoteOptions, FollowOptions, SignatureOptions, AdmissionOptio
 def pull_command(options: PullOptions) -> int | None:
     """Copy components from REMOTE, verified on arrival; nothing that is here changes.
 
-    REMOTE is a folder, s3://bucket/prefix, hf://datasets/USER/NAME, sftp://host/folder, ... PATTERN is a name, a
-    glob such as 'digits/*', or a reference such as 'digits/*@^1' for one version of each; default: all.
+    REMOTE is a folder, s3://bucket/prefix, hf://datasets/USER/NAME, sftp://host/folder, ..., or NAME: of one that
+    `compatkit remote add` saved. PATTERN is a name, a glob such as 'digits/*', or a reference such as 'digits/*@^1' for
+    one version of each; default: all.
     """
     root, filesystem = destination(), parse_options(options.settings)
     with progress("pulling") as report, target_at(root, options.dry_run) as target:

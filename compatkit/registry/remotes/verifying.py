@@ -34,8 +34,10 @@ from compatkit.registry.remotes.reading import SMALL_FILES, is_path
 from compatkit.registry.remotes.remote import scratch_folder
 from compatkit.registry.weights.header import MAX_HEADER
 
-START = 2**20
+START = 2**16
 """Bytes read of each blob: all of most documents, and the header of most weights."""
+_JSON = (b'{"', b"{}", b'["', b"[{", b"[[", b"[]")
+"""Beginnings of documents; weights begin with the length of their header."""
 
 
 def verify_remote(
@@ -106,7 +108,7 @@ def _copy_blob(files: Files, root: Path, sizes: dict[str, int], download: bool, 
     data = files.read(path, 0, min(size, START)) if size else b""
     if data is None:
         return  # removed meanwhile
-    wanted = size if download or (size <= MAX_BYTES and data[:1] in (b"{", b"[")) else 8
+    wanted = size if download or (size <= MAX_BYTES and data[:2] in _JSON) else 8
     if wanted == 8 and len(data) >= 8:
         wanted += min(int.from_bytes(data[:8], "little"), MAX_HEADER)
     _write(target, data)
