@@ -15,6 +15,7 @@ from pathlib import Path
 
 import attrs
 
+from compatkit.errors import IntegrityError
 from compatkit.registry import disk as durable
 from compatkit.registry.names import ENTRY_NUMBER
 from compatkit.registry.os_errors import environment
@@ -74,6 +75,7 @@ class Log:
 
         Raises:
             EnvironmentFailure: Disk full, no permission to write, ...; nothing changed.
+            IntegrityError: A file has the last number that is read.
         """
         while True:
             numbers = self.numbers()
@@ -82,6 +84,12 @@ class Log:
                 return None
             number = max(numbers, default=0) + 1
             path = self.path(number)
+            if not NUMBER.fullmatch(str(number)):
+                raise IntegrityError(
+                    f"{path} cannot be added: {number - 1} is the last number of a log. Remove the file that "
+                    "has it; it was written by hand.",
+                    subject=path,
+                )
             ready = None if before is None else partial(before, path.relative_to(self.root).as_posix(), data)
             with environment("create", path):
                 if durable.create_once(path, data, self.root, ready):

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import attrs
 
-from compatkit.errors import FormatError, NotAllowed, SignatureError, UsageError
+from compatkit.errors import FormatError, IntegrityError, NotAllowed, SignatureError, UsageError
 from compatkit.foundation.codec import digest as digest_of
 from compatkit.foundation.codec import dumps, loads
+from compatkit.registry.layout import inspect
 from compatkit.registry.log import LIMIT, Log, names_in, now
 from compatkit.registry.signing.envelope import KEY_ID
 from compatkit.registry.signing.signatures import Signatures
@@ -175,16 +176,17 @@ class SettingsInForce:
         _check(path, data, signatures(digest_of(data), keys), keys)
 
 
-def rules_from(contents: Mapping[int, bytes], signatures: ReadSignatures) -> SettingsInForce:
+def rules_from(registry: str, contents: Mapping[int, bytes], signatures: ReadSignatures) -> SettingsInForce:
     """Return the settings in force from the files of a log.
 
     Args:
+        registry: Identity of the registry.
         contents: Contents of the files by number.
         signatures: Function that reads signatures.
     """
     in_force, history = SettingsChange(0, RegistrySettings()), list[SettingsChange]()
-    for number, data in sorted(contents.items())[:MAX_ENTRIES]:
-        change, owners = _read(number, data, in_force.settings), in_force.settings.owners
+    for number, data in sorted(contents.items()):
+        change, owners = _read(registry, number, data, in_force.settings), in_force.settings.owners
         if change.error is None and owners:
             keys = _trusted(owners, "owners")
             try:
@@ -202,8 +204,8 @@ def rules_of(root: Path) -> SettingsInForce:
     if not names:
         return SettingsInForce(SettingsChange(0, RegistrySettings()))
     log, signatures = Log(root, root / FOLDER), Signatures(root)
-    contents = {number: log.read(number) or b"" for number in log.numbers()}
-    return rules_from(contents, signatures.of)
+    contents = {number: log.read(number) or b"" for number in log.numbers()[:MAX_ENTRIES]}
+    return rules_from(inspect(root).id, contents, signatures.of)
 
 
 def change_settings(root: Path, author: Author, **changes: Any) -> SettingsChange:
@@ -228,7 +230,7 @@ def change_settings(root: Path, author: Author, **changes: Any) -> SettingsChang
         nonlocal change
         rules = rules_of(root)
         change = next_change(rules, max(numbers, default=0) + 1, author, changes)
-        return None if change == rules.change else to_bytes(change, author)
+        return None if change == rules.change else to_bytes(change, author, inspect(root).id)
 
     Log(root, root / FOLDER).append(make, author.signer(root))
     return change or SettingsChange(0, RegistrySettings())
@@ -248,7 +250,14 @@ def next_change(
     Raises:
         NotAllowed: The author is not an owner; or would not be able to change the settings again.
         UsageError: A field is unknown or has no valid value.
+        IntegrityError: There are too many changes.
     """
+    if number > MAX_ENTRIES:
+        raise IntegrityError(
+            f"{FOLDER}/{number}: expected at most {MAX_ENTRIES} changes of the settings. Later ones are not read: "
+            "remove the files that do not count, which `compatkit verify` names.",
+            subject=FOLDER,
+        )
     unknown = changes.keys() - {field.name for field in attrs.fields(RegistrySettings)}
     if unknown:
         raise UsageError(f"settings: unknown field {min(unknown)}.", subject=min(unknown))
@@ -263,12 +272,13 @@ def next_change(
     return rules.change if settings == rules.settings else SettingsChange(number, settings, author.by, now())
 
 
-def to_bytes(change: SettingsChange, author: Author) -> bytes:
-    """Return an entry of the log as canonical JSON."""
-    return dumps({**author.fields(), "settings": attrs.asdict(change.settings), "time": change.time})
+def to_bytes(change: SettingsChange, author: Author, registry: str) -> bytes:
+    """Return an entry of the log as canonical JSON; it names the registry, so that it counts in no other."""
+    fields = {"registry": registry, "settings": attrs.asdict(change.settings), "time": change.time}
+    return dumps({**author.fields(), **fields})
 
 
-def _read(number: int, data: bytes, before: RegistrySettings) -> SettingsChange:
+def _read(registry: str, number: int, data: bytes, before: RegistrySettings) -> SettingsChange:
     """Return the change in a file; with an error if it is damaged."""
     path = f"{FOLDER}/{number}"
     try:
@@ -278,6 +288,8 @@ def _read(number: int, data: bytes, before: RegistrySettings) -> SettingsChange:
         settings, time, by = RegistrySettings(**value["settings"]), value["time"], value["by"]
         if not isinstance(time, str) or not isinstance(by, str):
             raise TypeError("time and by are texts")
+        if value["registry"] != registry:
+            raise FormatError(f"{path}: expected a change of the registry {registry}, got one of another.")
     except (FormatError, UsageError, LookupError, TypeError, AttributeError) as error:
         return SettingsChange(number, before, error=f"damaged: {error}")
     return SettingsChange(number, settings, by, time)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,15 @@ import attrs
 import fsspec
 import pytest
 
-from compatkit.errors import LayoutError, NotAllowed, NotFound, SignatureError, Unsigned, UsageError
+from compatkit.errors import (
+    IntegrityError,
+    LayoutError,
+    NotAllowed,
+    NotFound,
+    SignatureError,
+    Unsigned,
+    UsageError,
+)
 from compatkit.foundation.codec import dumps
 from compatkit.registry.authorship import VARIABLE, Author
 from compatkit.registry.copy.settings import TransferSettings
@@ -103,7 +112,8 @@ def test_settings_that_cannot_be_are_refused(store: Store, changes: dict[str, An
 def test_what_nobody_signed_does_not_count(ruled: Store):
     """Whoever can write files, but has no key, changes nothing for readers."""
     before = ruled.rules.settings
-    forged = dumps({"by": OWNER.public.id, "settings": attrs.asdict(RegistrySettings()), "time": "now"})
+    fields = {"registry": ruled.id, "settings": attrs.asdict(RegistrySettings()), "time": "now"}
+    forged = dumps({"by": OWNER.public.id, **fields})
     (ruled.root / "settings/2").write_bytes(forged)
     (ruled.root / "settings/3").write_bytes(b"garbage")
     assert ruled.rules.settings == before
@@ -114,6 +124,49 @@ def test_what_nobody_signed_does_not_count(ruled: Store):
     ]
     assert configure(ruled, protected_aliases=["prod"]).protected_aliases == ("prod",)
     assert ruled.rules.change.number == 4
+
+
+def test_a_change_counts_in_its_own_registry_only(tmp_path: Path, ruled: Store):
+    """Settings that an owner signed for another registry are not theirs for this one."""
+    other = Store.init(tmp_path / "other")
+    configure(other, owners=[OWNER.public.id], maintainers=[STRANGER.public.id])
+    configure(other, protected_aliases=["x"])
+    source = other.root / "settings/2"
+    digest = _digest(source.read_bytes())
+    folder = ruled.signatures.folder(digest)
+    shutil.copytree(other.signatures.folder(digest), folder, dirs_exist_ok=True)
+    shutil.copy(source, ruled.root / "settings/2")
+    assert ruled.rules.settings.maintainers == (MAINTAINER.public.id,)
+    assert [fault.path for fault in examine(ruled).faults] == ["settings/2"]
+
+
+def test_a_change_that_would_not_be_read_is_refused(ruled: Store, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("compatkit.registry.settings.MAX_ENTRIES", 2)
+    configure(ruled, protected_aliases=["prod"])
+    for door in (
+        lambda: configure(ruled, protected_aliases=["canary"]),
+        lambda: change_remote_settings(ruled.root, Author.of(OWNER), protected_aliases=["canary"]),
+    ):
+        with pytest.raises(IntegrityError) as error:
+            door()
+        assert error.value.subject == "settings"
+    assert ruled.rules.settings.protected_aliases == ("prod",)
+
+
+@pytest.mark.parametrize("log_of", [f"refs/{NAME}/@log/canary", "policies"])
+def test_no_change_follows_the_last_number_that_is_read(ruled: Store, log_of: str):
+    """A file of the last number, written by hand, does not make later changes vanish unnoticed."""
+    folder = ruled.root / log_of
+    folder.mkdir(parents=True, exist_ok=True)
+    prefix = "digits%2fmnist.head@" if log_of == "policies" else ""
+    (folder / f"{prefix}999999999").write_bytes(b"")
+    policy = Policy(scope=NAME, mode="backward", data=DATA)
+    maintainer = acting(ruled, MAINTAINER)
+    with pytest.raises(IntegrityError):
+        if log_of == "policies":
+            maintainer.set_policy(NAME, policy)
+        else:
+            maintainer.set_alias(NAME, "canary", "1.0.0")
 
 
 def test_an_owner_who_left_has_left_and_what_they_did_stays(ruled: Store):

@@ -20,7 +20,7 @@ from compatkit.registry.document_graph import Role
 from compatkit.registry.log import NUMBER
 from compatkit.registry.names import Reference
 from compatkit.registry.refs import References
-from compatkit.registry.settings import FOLDER, SettingsInForce, rules_from
+from compatkit.registry.settings import FOLDER, MAX_ENTRIES, SettingsInForce, rules_from
 from compatkit.registry.signing.signatures import FILE as SIGNATURE
 from compatkit.registry.signing.signatures import FOLDER as SIGNATURES
 from compatkit.registry.signing.signatures import LIMIT_PER_MANIFEST, readable
@@ -277,12 +277,17 @@ class Origin(ABC):
 class Target(Origin):
     """Registry that components are copied to; it can be read, too."""
 
+    @abstractmethod
+    def identity(self) -> str:
+        """Return the identity of the registry; empty if it is missing."""
+
     def rules(self) -> SettingsInForce:
         """Return the settings in force."""
         paths = {path: path.rpartition("/")[2] for path in self.list_small_files([FOLDER])}
         numbers = {path: int(number) for path, number in paths.items() if NUMBER.fullmatch(number)}
-        contents = {numbers[path]: data or b"" for path, data in self.read_small_files(list(numbers))}
-        return rules_from(contents, self.signatures_of)
+        wanted = sorted(numbers, key=numbers.__getitem__)[:MAX_ENTRIES]
+        contents = {numbers[path]: data or b"" for path, data in self.read_small_files(wanted)}
+        return rules_from(self.identity() if contents else "", contents, self.signatures_of)
 
     def signatures_of(self, digest: str, trusted: Trusted) -> list[bytes]:
         """Return the unverified signatures of a digest, of more than 1,000 those of trusted keys."""

@@ -77,6 +77,10 @@ class LocalRegistry(Target):
         content = durable.read(self.store.root / path, self.store.root, limit=LIMIT + 1)
         return None if content is None else content[0]
 
+    def identity(self) -> str:
+        """Return the identity of the registry."""
+        return self.store.id
+
     def begin(self) -> None:
         """Check that this version may write the layout."""
         self.store.layout.check_writer(self.store.root)

@@ -280,6 +280,11 @@ class Remote(Target):
 
     # --- writing
 
+    def identity(self) -> str:
+        """Return the identity of the registry; empty if it is missing."""
+        layout = self.layout()
+        return "" if layout is None else layout.id
+
     def begin(self) -> None:
         """Create the registry if it is missing."""
         layout = self.layout()

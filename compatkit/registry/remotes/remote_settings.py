@@ -73,7 +73,7 @@ def change_remote_settings(
             change = next_change(rules, number, author, changes)
             if change == rules.change:
                 return change
-            path, data = f"{FOLDER}/{number}", to_bytes(change, author)
+            path, data = f"{FOLDER}/{number}", to_bytes(change, author, target.identity())
             if author.key is not None:
                 digest = digest_of(data)
                 signature = author.key.sign(digest, path, is_change=True).to_bytes()
