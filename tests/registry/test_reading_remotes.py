@@ -25,6 +25,7 @@ from compatkit.errors import (
     UsageError,
 )
 from compatkit.foundation import cache
+from compatkit.foundation.codec import dumps
 from compatkit.registry.blobs import blob_path
 from compatkit.registry.dropping import drop
 from compatkit.registry.history import log
@@ -313,6 +314,31 @@ def test_a_whole_remote_is_sound_and_its_weights_are_not_read(source: Store, mem
     assert report.count("warning") == 0, str(report)
     assert verify_remote(remote(memory), download=True).sound
     assert not list(cache.above().glob("remote-*"))
+
+
+def test_long_headers_and_documents_are_read_and_tensors_are_not(
+    source: Store, memory: str, manifest_of: Any, monkeypatch: pytest.MonkeyPatch
+):
+    state = {f"layers.{number}.weight": torch.ones(1000) for number in range(2000)}
+    run = source.put_blob(dumps({"log": ["x" * 100] * 2000}))
+    training = {"run": {"blob": run.blob, "bytes": run.bytes}}
+    source.publish(
+        "big/part.extractor", manifest_of(source.put_state(state, parameters=2000000), training=training)
+    )
+    push(source, memory)
+    count = 0
+    read = Files.read
+
+    def counted(self: Files, path: str, start: int, size: int) -> bytes | None:
+        nonlocal count
+        data = read(self, path, start, size)
+        count += len(data or b"")
+        return data
+
+    monkeypatch.setattr(Files, "read", counted)
+    report = verify_remote(remote(memory))
+    assert report.sound and report.count("warning") == 0, str(report)
+    assert 200_000 < count < 1_000_000 < source.manifest("big/part.extractor").payload.file.bytes
 
 
 @pytest.mark.parametrize(
