@@ -9,7 +9,7 @@ from compatkit.cli.options import argument, command, option
 from compatkit.cli.output import emit, progress
 from compatkit.cli.releases import SigningOptions
 from compatkit.cli.roots import open_store
-from compatkit.components.registry import numbered
+from compatkit.components.changing import numbered
 from compatkit.registry.restoring import restore
 
 

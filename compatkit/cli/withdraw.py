@@ -8,7 +8,7 @@ from compatkit.cli.options import argument, command, option
 from compatkit.cli.output import clean, columns, counted, emit, paragraph
 from compatkit.cli.releases import SigningOptions
 from compatkit.cli.roots import open_store
-from compatkit.components.registry import numbered
+from compatkit.components.changing import numbered
 from compatkit.errors import UsageError
 from compatkit.registry.maintenance.retention import NEWEST, RetentionPlan, plan
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import attrs
 
 from compatkit.components.bridges.published import Bridges
+from compatkit.components.changing import Changing
 from compatkit.components.comparing import Comparing
 from compatkit.components.copying import Copying
 from compatkit.components.policies import Policies
@@ -19,19 +20,15 @@ from compatkit.evaluation.component import Component
 from compatkit.foundation.addresses import local
 from compatkit.foundation.arguments import checks_arguments
 from compatkit.foundation.display import LINES, Shown
-from compatkit.registry.aliases import ANY, Anything
 from compatkit.registry.authorship import Author
 from compatkit.registry.history import change_between
 from compatkit.registry.layout import locate
-from compatkit.registry.names import Reference, Version
 from compatkit.registry.opening import AnyRegistry, open_store, opened
-from compatkit.registry.settings import RegistrySettings, change_settings
 from compatkit.registry.signing.trust import Trust, Trusted
 from compatkit.registry.store import Store
 from compatkit.registry.versions.diff import Difference
 
 if TYPE_CHECKING:
-    from compatkit.components.images import PolicyData
     from compatkit.evaluation.conditions import Progress
     from compatkit.registry.maintenance.operations import Maintenance
     from compatkit.registry.signing.private_keys import SigningKey
@@ -40,7 +37,7 @@ if TYPE_CHECKING:
 
 @checks_arguments
 @attrs.frozen(eq=False, repr=False, init=False)
-class Registry(Comparing, Publishing, Copying, Shown):
+class Registry(Comparing, Publishing, Copying, Changing, Shown):
     """Components under versioned names in one folder.
 
     ``Registry("parts")`` opens one, ``Registry("parts", create=True)`` creates it if the folder holds none. ``init``
@@ -305,131 +302,6 @@ class Registry(Comparing, Publishing, Copying, Shown):
         states = (self.store.load_state(self.store.manifest(reference)) for reference in (old, new))
         return attrs.evolve(change, tensors=tensor_changes(*states))
 
-    def alias(
-        self,
-        name: str,
-        alias: str,
-        version: str | None,
-        *,
-        expected: str | Anything | None = ANY,
-    ) -> None:
-        """Point an alias to a version, or remove it with None; moves are recorded in the component's log.
-
-        After ``registry.alias("digits/mnist.head", "prod", "1.2.0")`` that version is ``"digits/mnist.head:prod"``.
-
-        Args:
-            name: Name of the component.
-            alias: One segment, such as ``"prod"``.
-            version: A version that is not withdrawn.
-            expected: Version that it must point to now, None if it must not exist (compare-and-swap); by default it is
-                moved unconditionally, which may undo a concurrent move.
-
-        Raises:
-            AliasMoved: It does not point to ``expected``.
-            NotFound: No such name or version.
-        """
-        self.store.versions(name)
-        self.store.set_alias(name, alias, version, expected=expected)
-
-    def withdraw(self, reference: str, *, reason: str) -> None:
-        """Withdraw a version: only its digest finds it afterwards, and its number is never reused.
-
-        Args:
-            reference: Reference with a version: ``"digits/mnist.head@1.1.0"``.
-            reason: Shown to everybody who requests this version.
-
-        Raises:
-            NotFound: No such version.
-            UsageError: No version is named, or no reason is given.
-        """
-        name, version = numbered(reference, "withdraw")
-        self.store.withdraw(name, version, reason)
-
-    def restore(
-        self,
-        reference: str,
-        *,
-        reason: str,
-        measure: bool = False,
-        data: PolicyData = (),
-        unmeasured: bool = False,
-    ) -> None:
-        """Take the withdrawal of a version back; the log keeps both.
-
-        Args:
-            reference: Reference with a version: ``"digits/mnist.head@1.1.0"``.
-            reason: Shown in the log.
-            measure: Measure what policies require and evidence does not decide.
-            data: Images to measure on.
-            unmeasured: Accept a version without the measurements that a policy requires; its log records that.
-
-        Raises:
-            NotFound: There is no such version, or it is not withdrawn.
-            UsageError: No version is named, or no reason is given.
-            IntegrityError: A blob of the version is missing, such as weights that were collected.
-            VersionUntrue: The number is too small a step among the versions published since.
-            PolicyBroken: The version does not work with a part that a policy protects.
-            PolicyUndecided: The version was not measured as a policy requires.
-        """
-        from compatkit.components.policy_checks import policy_checks
-        from compatkit.registry.restoring import restore
-
-        name, version = numbered(reference, "restore")
-        checks = policy_checks(measure=measure, data=data)
-        restore(
-            self.store,
-            name,
-            version,
-            reason,
-            policy_checks=checks,
-            unmeasured=unmeasured,
-        )
-
-    def drop(self, reference: str, *, reason: str) -> str:
-        """Free a version number that another registry uses for another component; nothing is lost.
-
-        The component must have another name or number here: see ``copy``. Afterwards ``pull`` brings the other
-        registry's version of this number.
-
-        Args:
-            reference: Reference with a version: ``"digits/mnist.head@1.0.0"``.
-            reason: Shown to everybody who requests this version.
-
-        Returns:
-            The pinned reference under which the component is kept.
-
-        Raises:
-            NotFound: No such version.
-            UsageError: No version is named, or no reason is given; or the number must stay: it was withdrawn, an alias
-                points to it, a policy relies on it, or the component has no other name or number.
-            EnvironmentFailure: Disk full, or no write permission; the version is still there.
-        """
-        from compatkit.registry.dropping import drop
-
-        return drop(self.store, reference, reason).kept
-
-    @property
-    def settings(self) -> RegistrySettings:
-        """Settings in force: which signatures are required, and which keys may do what."""
-        return self.store.rules.settings
-
-    def change_settings(self, **changes: Any) -> RegistrySettings:
-        """Change settings; once there are owners, the key of ``open`` must be one of them.
-
-        Args:
-            **changes: New values of fields of ``settings``, such as ``protected_aliases=("prod",)``; the others stay.
-
-        Returns:
-            The settings in force.
-
-        Raises:
-            NotAllowed: The key is not an owner's; or there would be owners, and none of them signs.
-            UsageError: A field is unknown or has no valid value.
-            EnvironmentFailure: Disk full, no permission to write; nothing changed.
-        """
-        self.store.layout.check_writer(self.store.root)
-        return change_settings(self.store.root, self.store.author, **changes).settings
-
     @property
     def maintenance(self) -> Maintenance:
         """Maintenance: verify, repair, collect unused blobs, disk usage, history, import, signatures."""
@@ -461,21 +333,3 @@ class Registry(Comparing, Publishing, Copying, Shown):
         return "\n".join(
             [f"{where}: {count:,} component{'' if count == 1 else 's'}", *str(shown).split("\n"), *more]
         )
-
-
-def numbered(reference: str, verb: str) -> tuple[str, Version]:
-    """Return name and version of a reference that must name one version.
-
-    Args:
-        reference: Reference, such as ``"digits/mnist.head@1.1.0"``.
-        verb: Verb for the message, such as ``"withdraw"``.
-
-    Raises:
-        UsageError: No version is named.
-    """
-    wanted = Reference.parse(reference)
-    if wanted.version is None:
-        raise UsageError(
-            f"Name the version to {verb}, such as {wanted.name}@1.2.0; got {reference!r}.", subject=reference
-        )
-    return wanted.name, wanted.version
