@@ -101,7 +101,7 @@ def test_without_owners_everybody_changes_them_and_with_owners_only_these(store:
         {"require_signature": "yes", "publishers": [OWNER.public.id]},
         {"publishers": [OWNER.public.id], "revoked": [OWNER.public.id]},
     ],
-    ids=str,
+    ids=lambda changes: "-".join(changes),
 )
 def test_settings_that_cannot_be_are_refused(store: Store, changes: dict[str, Any]):
     with pytest.raises((UsageError, TypeError)):
