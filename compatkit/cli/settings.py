@@ -53,7 +53,7 @@ def show(options: SettingsShowOptions) -> int | None:
         return emit({**rules.change.to_json(), "history": history})
     _print(rules.settings)
     for change in rules.history:
-        text = f"change {change.number} by {clean(author_label(change.by))} at {change.time}"
+        text = f"change {change.number} by {clean(author_label(change.by))} at {clean(change.time)}"
         click.echo(f"{text}: does not count: {clean(change.error)}" if change.error else text)
     return None
 

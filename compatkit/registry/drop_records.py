@@ -12,6 +12,7 @@ import attrs
 
 from compatkit.errors import FormatError, InvalidName
 from compatkit.foundation.codec import dumps, is_digest, loads
+from compatkit.registry.authorship import author_in
 from compatkit.registry.log import Log
 from compatkit.registry.names import Reference, Version
 from compatkit.registry.refs import LIMIT, References
@@ -29,6 +30,8 @@ class DropRecord:
         kept: ``name@version`` that the manifest still had then.
         reason: Text shown to users who request the number.
         time: Time of the record, UTC, ISO 8601.
+        by: Author: key or user; empty if not recorded.
+        commit: Git commit of the author's folder; empty if not recorded.
     """
 
     number: int
@@ -36,10 +39,13 @@ class DropRecord:
     kept: str
     reason: str
     time: str
+    by: str = ""
+    commit: str = ""
 
     def to_bytes(self) -> bytes:
-        """Return the content of the file, as canonical JSON."""
-        return dumps(attrs.asdict(self, filter=lambda field, _: field.name != "number"))
+        """Return the content of the file, as canonical JSON; an unknown author is left out."""
+        fields = attrs.asdict(self, filter=lambda field, _: field.name != "number")
+        return dumps({key: value for key, value in fields.items() if value or key not in ("by", "commit")})
 
 
 def drop_log(references: References, name: str, version: Version) -> Log:
@@ -74,4 +80,5 @@ def read_drop(data: bytes, number: int) -> DropRecord | None:
         return None
     if kept.version is None or not all(isinstance(text, str) for text in texts) or not is_digest(texts[0]):
         return None
-    return DropRecord(number, texts[0], str(kept), *texts[1:])
+    digest, reason, time = texts
+    return DropRecord(number, digest, str(kept), reason, time, *author_in(value))

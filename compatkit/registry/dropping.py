@@ -65,7 +65,7 @@ def drop(store: Store, reference: str, reason: str) -> DropRecord:
     wanted = Reference(name, version, digest=digest)
     store.rules.check_author("maintainers", store.author, f"drop {name}@{version}", f"{name}@{version}")
     kept = _check(store, wanted)
-    record = _recorded(drop_log(store.references, name, version), digest, str(kept), reason)
+    record = _recorded(store, drop_log(store.references, name, version), digest, str(kept), reason)
     _remove(store, wanted)
     return record
 
@@ -181,13 +181,15 @@ def _has_stand_in(store: Store, dropped: Reference, manifest: Manifest, policy: 
     return False
 
 
-def _recorded(log: Log, digest: str, kept: str, reason: str) -> DropRecord:
+def _recorded(store: Store, log: Log, digest: str, kept: str, reason: str) -> DropRecord:
     """Create the record, unless an interrupted call has created the same."""
     last = last_drop(log)
     if last is not None and (last.digest, last.kept, last.reason) == (digest, kept, reason):
         return last
-    record = DropRecord(0, digest, kept, reason, now())
-    return attrs.evolve(record, number=log.append(lambda numbers: record.to_bytes()) or 0)
+    author = store.author
+    record = DropRecord(0, digest, kept, reason, now(), author.by, author.commit)
+    number = log.append(lambda numbers: record.to_bytes(), author.signer(store.root))
+    return attrs.evolve(record, number=number or 0)
 
 
 def _remove(store: Store, dropped: Reference) -> None:

@@ -195,7 +195,7 @@ def _dropped(store: Store, file: DropFile) -> HistoryEntry:
     with suppress(IntegrityError):
         if store.references.digest(file.name, file.version) == record.digest:
             detail += "; the number is its own again, or dropping it was interrupted"
-    return HistoryEntry(record.time, "dropped", version, detail)
+    return HistoryEntry(record.time, "dropped", version, detail, by=record.by, commit=record.commit)
 
 
 def _moved(store: Store, file: AliasMove, alias: str) -> HistoryEntry:

@@ -218,8 +218,10 @@ class Publisher:
                 return False
         except _Changed:
             return False
-        record_publication(root, self.name, state.target, self.digest, self.author)
-        self._check_linked(state)
+        try:
+            record_publication(root, self.name, state.target, self.digest, self.author)
+        finally:  # the version is there, with or without its record
+            self._check_linked(state)
         return True
 
     def _check_linked(self, before: PublishState) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 import compatkit as ck
 from compatkit.cli import COMMANDS
+from compatkit.foundation.codec import dumps
 from compatkit.registry.store import Store
 
 KINDS = "builders", "data_sets", "metrics", "regularizers", "studies"
@@ -178,6 +179,14 @@ def test_text_from_a_registry_cannot_drive_the_terminal(run: Any, parts: Path) -
     result = run("show", "evil")
     assert "\x1b" not in result.out and "\\x1b[2Jgone" in result.out and "\u202e" not in result.out
     assert json.loads(run("show", "evil", "--json").out)["manifest"]["about"]["title"] == "\x1b[2Jgone"
+    (parts / "settings").mkdir()
+    for number in (1, 2):
+        settings = {"protected_aliases": ["\x1b[2J"], "maintainers": ["ed25519:" + "0" * 64]}
+        entry = {"registry": store.id, "settings": settings if number == 1 else {"\x1b[2J": 1}}
+        data = dumps({**entry, "by": "\x1b[2J\u202e", "time": "\x1b[2J\n\u202e"})
+        (parts / f"settings/{number}").write_bytes(data)
+    shown = run("settings", "show").out
+    assert "\x1b" not in shown and "\u202e" not in shown and shown.count("change ") == 2
 
 
 def test_ls_lists_the_rest_when_one_manifest_is_damaged(run: Any, parts: Path, damage: Any) -> None:

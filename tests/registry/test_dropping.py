@@ -56,8 +56,9 @@ def test_the_number_is_free_the_component_stays_and_the_record_says_why(copied: 
     assert names(copied) == [f"{EYE}@2.0.0"]
     assert copied.resolve(EYE) == Reference(EYE, Version(2, 0, 0), digest=digest)
     assert (record.number, record.digest, record.kept, record.reason) == (1, digest, f"{EYE}@2.0.0", REASON)
+    fields = {"digest": digest, "kept": f"{EYE}@2.0.0", "reason": REASON, "time": record.time}
     content = record_path(copied).read_bytes()
-    assert content == dumps({"digest": digest, "kept": f"{EYE}@2.0.0", "reason": REASON, "time": record.time})
+    assert content == dumps({**fields, **copied.author.fields()})
     assert last_drop(drop_log(copied.references, EYE, FIRST)) == record == read_drop(content, 1)
     assert examine(copied).sound
     assert [fault.code for fault in examine(copied).faults] == ["trash"]

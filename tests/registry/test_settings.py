@@ -14,6 +14,7 @@ import fsspec
 import pytest
 
 from compatkit.errors import (
+    EnvironmentFailure,
     IntegrityError,
     LayoutError,
     NotAllowed,
@@ -29,6 +30,7 @@ from compatkit.registry.dropping import drop
 from compatkit.registry.history import log
 from compatkit.registry.maintenance.check import examine
 from compatkit.registry.policies import Images, Policy
+from compatkit.registry.publish import Publisher
 from compatkit.registry.remotes.pushpull import pull, push
 from compatkit.registry.remotes.remote_settings import change_remote_settings, remote_rules
 from compatkit.registry.restoring import restore
@@ -386,10 +388,14 @@ def test_every_change_says_who_made_it_and_from_which_commit(
     maintainer.withdraw(NAME, "1.0.0", "a bug")
     restore(maintainer, NAME, "1.0.0", "none")
     copy(maintainer, f"{NAME}@1.0.0", f"{NAME}@7.0.0")
+    copy(maintainer, f"{NAME}@1.0.0", f"{NAME}@8.0.0")
+    drop(maintainer, f"{NAME}@8.0.0", "taken by the other team")
+    assert [fault.code for fault in examine(ruled).faults] == ["trash"]
     entries = log(ruled, NAME)
     by_maintainer = [entry for entry in entries if entry.commit == commit]
     assert sorted(entry.what for entry in by_maintainer) == [
         "alias",
+        "dropped",
         "published",
         "published",
         "restored",
@@ -403,7 +409,7 @@ def test_every_change_says_who_made_it_and_from_which_commit(
     target = Store.init(tmp_path / "copy")
     pull(target, str(ruled.root)).check()
     assert [(entry.what, entry.by, entry.commit) for entry in log(target, NAME)] == [
-        (entry.what, entry.by, entry.commit) for entry in entries
+        (entry.what, entry.by, entry.commit) for entry in entries if entry.what != "dropped"
     ]
 
 
@@ -431,6 +437,22 @@ def test_a_damaged_record_of_a_publication_hurts_nobody(store: Store, publish: P
     assert store.resolve(NAME) and log(store, NAME)[0].by == ""
     report = examine(store)
     assert report.sound and [fault.code for fault in report.faults] == ["publication-damaged"]
+
+
+def test_a_version_without_a_record_is_compared_with_concurrent_ones_too(
+    store: Store, publish: Publish, monkeypatch: pytest.MonkeyPatch
+):
+    compared: list[object] = []
+
+    def full(*_: object) -> None:
+        raise EnvironmentFailure("the disk is full")
+
+    monkeypatch.setattr("compatkit.registry.publish.record_publication", full)
+    monkeypatch.setattr(Publisher, "_check_linked", lambda self, state: compared.append(state.target))
+    with pytest.raises(EnvironmentFailure):
+        publish(store, NAME, 1)
+    assert [str(version) for version in compared] == ["1.0.0"] == list(map(str, store.versions(NAME)))
+    assert publish(store, NAME, 1).version == store.versions(NAME)[0]
 
 
 def test_an_unknown_name_stays_unknown(ruled: Store):
