@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import click
 
-from compatkit.cli.options import Options, argument, command, option
+from compatkit.cli.options import argument, command, option
 from compatkit.cli.output import clean, emit, next_step
+from compatkit.cli.releases import SigningOptions
 from compatkit.cli.roots import open_store
 from compatkit.registry.dropping import drop
 from compatkit.registry.names import Reference
 
 
-class DropOptions(Options):
+class DropOptions(SigningOptions):
     """Arguments and options of ``drop``."""
 
     reference: str = argument(metavar="NAME@VERSION")

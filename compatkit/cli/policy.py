@@ -18,6 +18,8 @@ from compatkit.cli.options import (
     option,
 )
 from compatkit.cli.output import clean, columns, emit, next_step, paragraph, print_rich, progress, rows
+from compatkit.cli.private_keys import author_label
+from compatkit.cli.releases import SigningOptions
 from compatkit.cli.roots import open_registry, open_store
 from compatkit.errors import DataError, NotFound, UsageError
 from compatkit.experiments.recipes import data_sets
@@ -49,7 +51,7 @@ class PolicySettings(Options):
     across_major: bool = option("Also bind new MAJOR versions.")
 
 
-class PolicySetOptions(PolicySettings, NamedDataOptions):
+class PolicySetOptions(PolicySettings, NamedDataOptions, SigningOptions):
     """Arguments and options of ``policy set``."""
 
     scope: str = argument()
@@ -116,7 +118,7 @@ def show_command(options: PolicyShowOptions) -> int | None:
     rows(_texts(revision, revision.policy))
 
 
-class PolicyClearOptions(Options):
+class PolicyClearOptions(SigningOptions):
     """Arguments and options of ``policy clear``."""
 
     scope: str = argument()
@@ -194,7 +196,8 @@ def _deciding(options: PolicySetOptions) -> Split:
 def _to_json(revision: Revision) -> dict[str, Any]:
     policy = revision.policy and revision.policy.to_json()
     value = {"scope": revision.scope, "revision": revision.number, "time": revision.time, "policy": policy}
-    return value | ({"admitted": revision.admitted} if revision.admitted else {})
+    optional = {"admitted": revision.admitted, "by": revision.by, "commit": revision.commit}
+    return value | {key: text for key, text in optional.items() if text}
 
 
 def _texts(revision: Revision, policy: Policy) -> dict[str, str]:
@@ -240,7 +243,8 @@ def _show_log(store: Store, scope: str, machine: bool) -> int | None:
     for revision in history:
         text = str(revision.policy) if revision.policy is not None else f"{revision.scope}: cleared"
         text = f"{revision.admitted} was accepted unmeasured" if revision.admitted else text
-        click.echo(clean(f"{revision.number}  {revision.time}  {text}"))
+        by = f" (by {author_label(revision.by)})" if revision.by else ""
+        click.echo(clean(f"{revision.number}  {revision.time}  {text}{by}"))
 
 
 def _known(store: Store) -> str:

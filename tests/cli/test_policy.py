@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -124,7 +125,12 @@ def test_changes_are_remembered(run: Any) -> None:
     assert run("policy", "clear", EXTRACTOR).out == f"{EXTRACTOR} has no policy of its own; it was none\n"
     lines = run("policy", "show", EXTRACTOR, "--log").out.splitlines()
     assert [line.split("  ")[0] for line in lines] == ["1", "2", "3"]
-    assert [line.split(": ")[1].split(",")[0] for line in lines] == ["backward", "none", "cleared"]
+    assert [line.split(": ")[1].split(",")[0].split(" ")[0] for line in lines] == [
+        "backward",
+        "none",
+        "cleared",
+    ]
+    assert all(line.endswith(f"(by {getpass.getuser()})") for line in lines)
     log = run("policy", "show", EXTRACTOR, "--log", "--json").json
     assert [entry["policy"] and entry["policy"]["mode"] for entry in log] == ["backward", "none", None]
 
