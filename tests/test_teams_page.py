@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from pages import REPOSITORY, blocks
-from small import write_packs
 
 from compatkit.cli import main
 from compatkit.errors import SignatureError
@@ -20,30 +19,9 @@ from compatkit.registry.store import Store
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(600)]
 PAGE = blocks(REPOSITORY / "docs" / "teams.md", "bash")
-RECIPE = """
-prefix = "digits"
-regularizers = ["identical_init"]
-
-[trainer]
-steps = 2
-batch_size = 8
-precision = "float32"
-seed = {seed}
-
-[[tasks]]
-name = "mnist"
-data = "left.npz"
-model = "resnet8_cifar"
-cut = "layer2"
-size = [16, 16]
-
-[[tasks]]
-name = "usps"
-data = "right.npz"
-model = "resnet8_cifar"
-cut = "layer2"
-size = [16, 16]
-"""
+RECIPE = blocks(REPOSITORY / "docs" / "teams.md", "toml")[0].text.replace(
+    "steps = 300", "steps = 2\nbatch_size = 8"
+)
 EXIT_CODES = {"compatkit --registry mine push team: 'digits/mnist.*'": 2}
 """Commands of the page that are refused."""
 
@@ -65,9 +43,8 @@ class Machines:
         folder = self.root / person
         if not folder.exists():
             folder.mkdir()
-            write_packs(folder)
             seed = sorted(["vision", "speech", "release", "operations", "application"]).index(person)
-            (folder / "digits.toml").write_text(RECIPE.format(seed=seed))
+            (folder / "digits.toml").write_text(RECIPE.replace("seed = 1", f"seed = {seed}"))
             (folder / "keys").symlink_to(self.keys)
         self.monkeypatch.chdir(folder)
         self.monkeypatch.setenv("XDG_CONFIG_HOME", str(folder / "config"))

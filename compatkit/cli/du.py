@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import click
 
 from compatkit.cli.options import Options, argument, command
-from compatkit.cli.output import columns, emit, size
-from compatkit.cli.roots import open_store
+from compatkit.cli.output import columns, emit, size, warn
+from compatkit.cli.roots import open_store, requested_root
 
 if TYPE_CHECKING:
     from compatkit.registry.usage import Usage
@@ -32,9 +32,12 @@ class DuOptions(Options):
 @command("du", DuOptions)
 def du_command(options: DuOptions) -> int | None:
     """Show how many bytes components and folders take; PATTERN is a glob over whole names."""
+    from compatkit.registry.remotes.reading import is_remote
     from compatkit.registry.usage import usage
 
     store = open_store()
+    if is_remote(requested_root()):
+        warn("weights that stay in the remote are not counted")
     report = usage(store.references, store.objects, options.pattern)
     if options.json:
         return emit(report.to_json())

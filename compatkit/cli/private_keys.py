@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from compatkit.registry.signing.private_keys import SigningKey, key_file
+from compatkit.registry.signing.private_keys import SigningKey, key_file, key_folder
 from compatkit.registry.signing.trust import Folder
 
 
@@ -35,8 +35,8 @@ def ask(prompt: str, *, confirm: bool = False) -> str:
 
 
 def author_label(author: str) -> str:
-    """Return an author; a key with its name among the user's trusted keys, if it is there."""
+    """Return an author; a key with its name among the keys that the user trusts or owns, if it is there."""
     if not author.startswith("ed25519:"):
         return author
-    key = Folder.of_user().read().keys.get(author)
+    key = Folder.of_user().read().keys.get(author) or Folder(key_folder()).read().keys.get(author)
     return f"{key.name} ({author[:20]})" if key is not None and key.name else author

@@ -216,9 +216,8 @@ def _print(result: TransferReport, verb: str) -> None:
         click.echo(fold("withdrawn", f"{withdrawal.reference}: {withdrawal.reason}", indent=0, size=9))
     for offer in result.offered:
         text = f"{offer.what} {offer.detail}"
-        click.echo(
-            fold("offered", text if offer.error is None else f"[{offer.error.code}] {text}", indent=0, size=9)
-        )
+        text = text if offer.error is None else f"[{offer.error.code}] {text}"
+        click.echo(fold("left out" if verb == "pushed" else "offered", text, indent=0, size=9))
     for conflict in result.diverged:
         click.echo(fold("diverged", f"{conflict}; both stay unchanged", indent=0, size=9))
     for refusal in result.refused:
@@ -236,6 +235,10 @@ def _print(result: TransferReport, verb: str) -> None:
     if options := sorted({offer.option for offer in result.offered if offer.option and offer.error is None}):
         paragraph(
             f"Nothing that was here changed. To make the offered changes, repeat with {' '.join(options)}."
+        )
+    if verb == "pushed" and any(offer.error is not None for offer in result.offered):
+        paragraph(
+            "What was left out needs the signature of a maintainer: `compatkit settings show --remote REMOTE`."
         )
     summary = (
         f"{verb} {blobs}, {counted(result.results, 'result')}, {counted(result.signatures, 'signature')}"

@@ -10,10 +10,12 @@ from compatkit.cli.options import Options, command, group, option
 from compatkit.cli.output import clean, columns, emit
 from compatkit.cli.private_keys import author_label
 from compatkit.cli.releases import SigningOptions
-from compatkit.cli.roots import open_store, signing_key
+from compatkit.cli.roots import open_store, requested_root, signing_key
 from compatkit.errors import UsageError
+from compatkit.foundation.addresses import shown
 from compatkit.registry.authorship import Author
 from compatkit.registry.remotes.address import parse_options
+from compatkit.registry.remotes.reading import is_remote
 from compatkit.registry.remotes.remote_settings import change_remote_settings, remote_rules
 from compatkit.registry.settings import ROLES, RegistrySettings, change_settings
 from compatkit.registry.signing.trust import Folder, Trusted
@@ -106,6 +108,13 @@ def set_command(options: SettingsSetOptions) -> int | None:
         author = Author.of(signing_key())
         filesystem = parse_options(options.settings)
         change = change_remote_settings(options.remote, author, options=filesystem, **changes)
+    elif is_remote(requested_root()):
+        address = shown(str(requested_root()))
+        raise UsageError(
+            f"The settings of a remote are changed in place: `compatkit settings set --remote {address} ...`, without "
+            "--registry.",
+            subject=address,
+        )
     else:
         store = open_store()
         store.layout.check_writer(store.root)
@@ -126,6 +135,6 @@ def _print(settings: RegistrySettings) -> None:
     rows = [("require_signature", "yes" if settings.require_signature else "no")]
     for name in LISTS:
         values = getattr(settings, name)
-        shown = values if name == "protected_aliases" else [clean(author_label(key)) for key in values]
-        rows.append((name, ", ".join(shown) or "-"))
+        texts = values if name == "protected_aliases" else [clean(author_label(key)) for key in values]
+        rows.append((name, ", ".join(texts) or "-"))
     columns(rows)

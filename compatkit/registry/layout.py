@@ -90,6 +90,20 @@ def check_own(root: Path | str) -> None:
         )
 
 
+def check_collects(root: Path | str) -> None:
+    """Raise if a folder is the copy of a remote in the cache, which says nothing about the files of the remote.
+
+    Raises:
+        UsageError: It is.
+    """
+    if (address := cache.mirrored(root)) is not None:
+        raise UsageError(
+            f"{address} is a remote; gc works on folders only. Delete files of a remote with the tools of its store; "
+            "in a clone, `compatkit gc --json`, also with --withdrawn --purge, lists their paths.",
+            subject=address,
+        )
+
+
 def initialize(root: Path, *, exist_ok: bool) -> Layout:
     """Make ``root`` a registry; ``compatkit.json`` is written last, by one process only.
 

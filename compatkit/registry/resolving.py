@@ -160,9 +160,10 @@ def _pinned(references: References, name: str, version: Version) -> Reference:
             )
         raise NotFound(f"{name} has no version {version}: {_existing(references, name)}", subject=name)
     if tombstone := references.tombstone(name, version):
+        versions = _existing(references, name)
         raise NotFound(
             f"{name}@{version} was withdrawn on {tombstone.time}: {tombstone.reason}. "
-            f"{_existing(references, name)} To read it all the same, pin {name}@{digest}.",
+            f"{versions[0].upper()}{versions[1:]} To read it all the same, pin {name}@{digest}.",
             subject=f"{name}@{version}",
         )
     return Reference(name, version, digest=digest)
@@ -189,7 +190,7 @@ def _by_alias(references: References, name: str, alias: str) -> Reference:
 def _existing(references: References, name: str) -> str:
     versions = live(references, name)
     if not versions:
-        return "all its versions were withdrawn."
+        return f"all its versions were withdrawn; see `compatkit log {name}`."
     shown = [str(version) for version in versions[-10:]]
     return f"its versions are {'..., ' if len(versions) > 10 else ''}{', '.join(shown)}."
 

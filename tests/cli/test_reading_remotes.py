@@ -33,7 +33,6 @@ def team(run: Any, parts: Path, memory: str, monkeypatch: pytest.MonkeyPatch) ->
         ("signatures", HEAD),
         ("policy", "show"),
         ("du",),
-        ("gc",),
         ("index",),
     ],
 )
@@ -44,7 +43,7 @@ def test_what_a_remote_shows_is_what_its_registry_shows(
     far = run("--registry", "team:", *words)
     assert far.code == local.code, far
     assert team in far.err and team not in local.err
-    if words[0] not in ("log", "du", "gc", "index"):  # they tell times and places
+    if words[0] not in ("log", "du", "index"):  # they tell times and places
         assert far.out.replace("team:", "away") == local.out
     assert "/mirrors/" not in far.out + far.err
 
@@ -71,11 +70,12 @@ def test_weights_are_loaded_from_a_remote(run: Any, team: str):
         ("withdraw", f"{HEAD}@1.0.0", "--reason", "wrong"),
         ("drop", f"{HEAD}@1.0.0", "--reason", "wrong"),
         ("copy", HEAD, "--as", "other/head"),
-        ("settings", "set", "--protect", "prod"),
         ("pull", "away"),
         ("import", "away"),
         ("verify", "--repair"),
         ("verify", "--from", "away"),
+        ("gc",),
+        ("gc", "--withdrawn", "--purge", "--delete"),
         ("split", "resnet8_cifar", "--cut", "layer2", "--publish", "a/b"),
     ],
 )
@@ -83,6 +83,16 @@ def test_commands_that_write_are_refused_with_the_way_that_works(words: tuple[st
     result = run("--registry", "team:", *words)
     assert result.code == 2, result
     assert "lone" in result.err and "/mirrors/" not in result.out + result.err
+
+
+def test_settings_of_a_remote_are_changed_in_place(run: Any, team: str):
+    result = run("--registry", "team:", "settings", "set", "--protect", "prod")
+    assert result.code == 2 and "settings set --remote team:" in result.err
+
+
+def test_the_disk_usage_of_a_remote_does_not_pass_for_its_size(run: Any, team: str):
+    assert "not counted" in run("--registry", "team:", "du").err
+    assert "not counted" not in run("--registry", "away", "du").err
 
 
 def test_errors_name_the_remote_and_not_its_copy(run: Any, team: str):

@@ -320,3 +320,9 @@ def test_results_are_signed_by_extractors_and_heads_alone(
 ) -> None:
     result = run("sign", *words, "--evidence", "--key", alice)
     assert result.code == 2 and "two REF" in " ".join(result.err.split())
+
+
+def test_the_owner_of_a_key_reads_its_name_in_the_log(run: Any, parts: Path) -> None:
+    assert run("keys", "new", "alice").code == 0
+    assert run("alias", HEAD, "prod", "1.0.0", "--sign-with", "alice").code == 0
+    assert "by alice (ed25519:" in " ".join(run("log", HEAD).out.split())

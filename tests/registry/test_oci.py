@@ -29,6 +29,7 @@ from compatkit.errors import (
     NotFound,
     VersionExists,
 )
+from compatkit.foundation.codec import digest as digest_of
 from compatkit.foundation.codec import dumps
 from compatkit.registry import disk as durable
 from compatkit.registry.copy.settings import TransferSettings
@@ -159,10 +160,12 @@ def test_a_number_that_belongs_to_another_component_in_the_layout_is_refused(
 def test_a_component_that_was_signed_meanwhile_takes_its_own_place(source: Store, layout: Path):
     digest = str(source.resolve(EXTRACTOR).digest)
     source.signatures.add(digest, signature(digest))
-    assert [str(reference) for reference in export(source, layout).check().existing] == [
-        f"{EXTRACTOR}@1.0.0",
-        f"{HEAD}@2.0.0",
-    ]
+    report = export(source, layout).check()
+    assert [str(reference) for reference in report.existing] == [f"{EXTRACTOR}@1.0.0", f"{HEAD}@2.0.0"]
+    assert report.signatures == 1
+    assert digest_of(signature(digest)) not in {blob.digest for blob in report.copied}, (
+        "it is no blob as well"
+    )
     kinds = [layer["mediaType"] for layer in image(layout, f"{EXTRACTOR}:1.0.0")["layers"]]
     assert kinds.count("application/vnd.compatkit.signature.v1") == 1
 

@@ -117,6 +117,16 @@ def test_what_still_refers_to_weights_is_named_and_they_stay(store: Store, publi
     assert holding(store, blob) == []
 
 
+def test_another_name_of_the_same_component_is_what_needs_them(store: Store, publish: Publish) -> None:
+    digest = str(publish(store, EYE, 1).digest)
+    for name in ("a/eye", "zoo/eye"):  # before and after it in any order
+        assert str(publish(store, name, 1).digest) == digest
+    for name in ("a/eye", EYE):
+        store.withdraw(name, "1.0.0", REASON)
+    (needed,) = purge(store).needed
+    assert sorted(needed.versions) == ["a/eye@1.0.0", f"{EYE}@1.0.0"] and needed.needed_by == "zoo/eye@1.0.0"
+
+
 def _about(title: str) -> Any:
     from compatkit.contracts.manifest import About
 

@@ -23,6 +23,7 @@ from compatkit.foundation.display import Shown, aligned
 from compatkit.registry import Progress
 from compatkit.registry import disk as durable
 from compatkit.registry.blobs import GRACE_SECONDS, RENEW_SECONDS, Objects
+from compatkit.registry.layout import check_collects
 from compatkit.registry.maintenance.ages import Ages, UnneededFile, clock, list_unneeded
 from compatkit.registry.maintenance.marks import Marker, Marks
 from compatkit.registry.names import check_digest
@@ -161,10 +162,11 @@ def plan(
         progress: Function called with done, total and a description.
 
     Raises:
-        UsageError: The grace is negative, or short without ``alone``.
+        UsageError: The grace is negative, or short without ``alone``; or the registry is a remote.
         IntegrityError: A reference or document is missing or damaged, so its references are unknown.
         EnvironmentFailure: No read permission, or the device failed.
     """
+    check_collects(store.root)
     if grace < timedelta(0):
         raise UsageError(f"Expected a grace time of 0 or more, got {grace}.")
     if grace < SAFE and not alone:

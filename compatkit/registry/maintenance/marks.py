@@ -184,6 +184,8 @@ class Marker:
         withdrawn_only -= {
             digest for entry, digest in versions if (entry.name, entry.version) not in withdrawn
         }
+        # the versions in use first, as the first referrer of a digest is named as its user
+        versions.sort(key=lambda version: (version[0].name, version[0].version) in withdrawn)
         starts += [
             _Step(digest, "component", f"{entry.name}@{entry.version}", True, digest not in withdrawn_only)
             for entry, digest in versions

@@ -23,6 +23,7 @@ from compatkit.foundation.display import Shown, aligned
 from compatkit.registry import Progress
 from compatkit.registry import disk as durable
 from compatkit.registry.blobs import blob_path
+from compatkit.registry.layout import check_collects
 from compatkit.registry.layout_scan import Aside, scan
 from compatkit.registry.maintenance.ages import Ages
 from compatkit.registry.maintenance.marks import Marker
@@ -162,9 +163,11 @@ def plan(
 
     Raises:
         NotFound: A pattern matches no withdrawn version.
+        UsageError: The registry is a remote.
         IntegrityError: A reference or document is missing or damaged, so its references are unknown.
         EnvironmentFailure: No read permission, or the device failed.
     """
+    check_collects(store.root)
     missing = frozenset(map(check_digest, lost))
     marks = Marker(store.root, _AT_ONCE, withdrawn=True, lost=missing, all_drafts=True).mark(progress)
     users: dict[str, list[str]] = {}

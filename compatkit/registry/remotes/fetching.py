@@ -144,7 +144,8 @@ def _opened(remote: SavedRemote, blob: ComponentBlob) -> Iterator[OpenBlob]:
         return
     if not isinstance(located, Path):
         raise UsageError(
-            f"{remote} has packages, from which single weights are not fetched.", subject=str(remote)
+            f"{remote} holds images, from which single weights are not fetched; pull without --without-weights.",
+            subject=str(remote),
         )
     objects = Objects(located)
     fetch(objects, inspect(located).id, blob)  # it may be such a clone, too

@@ -192,7 +192,7 @@ def write_packages(
     with convert_errors(packages.url, "write", ""):
         packages.store.begin()
 
-    def write(reference: Reference) -> WrittenPackage | CompatkitError:
+    def write(reference: Reference) -> tuple[WrittenPackage, frozenset[str]] | CompatkitError:
         refused: list[CompatkitError] = []
         with on_refusal(refused.append):
             return _write(store, packages, reference, graph)
@@ -205,8 +205,12 @@ def write_packages(
                 if isinstance(outcome, CompatkitError):
                     report.refused.append(Refusal(str(reference), outcome))
                     continue
-                (report.created if outcome.created else report.existing).append(reference)
-                for digest, size in outcome.blobs.items():
+                written, signatures = outcome
+                (report.created if written.created else report.existing).append(reference)
+                report.signatures += len(signatures & written.blobs.keys())
+                for digest, size in written.blobs.items():
+                    if digest in signatures:
+                        continue
                     owner = graph.blobs[digest].owner if digest in graph.blobs else "packages"
                     report.copied.append(CopiedBlob(digest, size, owner))
         except BaseException:
@@ -219,15 +223,17 @@ def write_packages(
     return report
 
 
-def _write(store: Store, packages: Packages, reference: Reference, graph: BlobGraph) -> WrittenPackage:
-    """Write one version."""
+def _write(
+    store: Store, packages: Packages, reference: Reference, graph: BlobGraph
+) -> tuple[WrittenPackage, frozenset[str]]:
+    """Write one version; return the digests of its signatures too."""
     package, signatures = _package(store, reference, graph)
 
     def read(digest: str) -> memoryview:
         return memoryview(signatures[digest] if digest in signatures else store.objects.view(digest))
 
     with convert_errors(packages.url, "write", str(reference)):
-        return packages.store.write(package, read)
+        return packages.store.write(package, read), frozenset(signatures)
 
 
 def _package(store: Store, reference: Reference, graph: BlobGraph) -> tuple[Package, dict[str, bytes]]:

@@ -80,7 +80,7 @@ def open_remote(address: str, trusted: Trusted | None = None, key: SigningKey | 
         return Store.open(located, trusted, key)
     if not isinstance(located, Files):
         raise UsageError(
-            f"{remote} has packages, which are read after `compatkit pull {remote}` only.",
+            f"{remote} holds images, which are not read in place; get them with `compatkit pull {remote}`.",
             subject=str(remote),
         )
     with environment("write below", cache.above()):

@@ -67,7 +67,10 @@ def verify_remote(
     if isinstance(located, Path):
         return examine(open_damaged(located), patterns=patterns, loads=loads, progress=progress)
     if not isinstance(located, Files):
-        raise UsageError(f"{remote} has packages; pull them, and verify that registry.", subject=str(remote))
+        raise UsageError(
+            f"{remote} holds images, which are not read in place; pull them, and verify that registry.",
+            subject=str(remote),
+        )
     with closing(located), scratch_folder() as folder:
         root = Path(folder)
         with environment("write below", root):
