@@ -1,4 +1,7 @@
-"""A Hub on loopback: repositories with commits, in as much of its protocol as files need. Uploads are inline."""
+"""A fake of the Hugging Face Hub on loopback, written for these tests: repositories with commits.
+
+It speaks as much of the protocol as ``huggingface_hub`` needs for files, model cards and downloads. Uploads are inline.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,10 @@ class Repository:
         files: Content by path.
         commits: Messages, oldest first.
         before: Called before each commit is looked at; tests let somebody else commit there.
+        token: Token without which the repository is not found; None if it is public.
     """
+
+    token: str | None = None
 
     def __init__(self) -> None:
         self.files: dict[str, bytes] = {}
@@ -95,10 +101,33 @@ def hub(**repositories: Repository) -> Iterator[str]:
         def missing(self, what: str) -> None:
             self.answer({"error": what}, 404, X_Error_Code=what)
 
+        def repository(self, name: str) -> Repository | None:
+            """Return the repository of a ``user/name``, if it exists and the client may see it."""
+            result = repositories.get(name.rpartition("/")[2])
+            if result is None or result.token is None:
+                return result
+            return result if self.headers.get("Authorization") == f"Bearer {result.token}" else None
+
+        def do_HEAD(self) -> None:
+            """Answer as the Hub does to a client that is going to download a file into its cache."""
+            resolve = _RESOLVE.fullmatch(urlsplit(self.path).path)
+            result = self.repository(resolve[1]) if resolve else None
+            data = result.files.get(unquote(resolve[3])) if resolve and result else None
+            if result is None or data is None:
+                code = "RepoNotFound" if result is None else "EntryNotFound"
+                commit = {} if result is None else {"X_Repo_Commit": result.head}
+                self.answer(b"", 404, X_Error_Code=code, **commit)
+                return
+            etag = hashlib.sha1(data).hexdigest()
+            self.send_response(200)
+            for name, text in {"Content-Length": len(data), "ETag": f'"{etag}"', "X-Repo-Commit": result.head}.items():
+                self.send_header(name, str(text))
+            self.end_headers()
+
         def do_GET(self) -> None:
             url = urlsplit(self.path)
             api, resolve = _API.fullmatch(url.path), _RESOLVE.fullmatch(url.path)
-            result = repositories.get((api or resolve or [None, ""])[2 if api else 1].rpartition("/")[2])
+            result = self.repository((api or resolve or [None, "", ""])[2 if api else 1])
             if result is None:
                 self.missing("RepoNotFound")
             elif api and api[3] == "tree":
@@ -135,8 +164,11 @@ def hub(**repositories: Repository) -> Iterator[str]:
                 if "Content-Length" in self.headers
                 else self.chunks()
             )
+            if urlsplit(self.path).path == "/api/validate-yaml":
+                self.validate(json.loads(body)["content"])
+                return
             api = _API.fullmatch(urlsplit(self.path).path)
-            result = repositories.get(api[2].rpartition("/")[2]) if api else None
+            result = self.repository(api[2]) if api else None
             above = f"https://huggingface.co{'/datasets' if api and api[1] == 'datasets' else ''}"
             if result is None or api is None:
                 self.missing("RepoNotFound")
@@ -157,6 +189,17 @@ def hub(**repositories: Repository) -> Iterator[str]:
                 self.answer({"commitUrl": f"{above}/{api[2]}/commit/{result.head}", "commitOid": result.head})
             else:
                 self.answer({"error": "A commit has happened since. Please refresh and try again."}, 412)
+
+        def validate(self, card: str) -> None:
+            """Refuse metadata that is no YAML mapping, or has a license that the Hub does not know."""
+            from huggingface_hub import ModelCard
+
+            try:
+                known = ModelCard(card).data.license in (None, "other", "apache-2.0", "mit")
+                errors = [] if known else [{"message": '"license" must be one of [apache-2.0, mit, ...]'}]
+            except Exception as error:
+                errors = [{"message": str(error)}]
+            self.answer({"errors": errors, "warnings": []}, 400 if errors else 200)
 
         def chunks(self) -> bytes:
             data = b""

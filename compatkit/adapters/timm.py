@@ -17,7 +17,7 @@ from timm.models import (
     is_model_pretrained,
     model_entrypoint,
 )
-from timm.models._hub import download_from_hf
+from timm.models._hub import download_from_hf, save_config_for_hf
 from torch import nn
 
 from compatkit.adapters.offline import OFFLINE, hub, offline, reachable
@@ -77,6 +77,24 @@ def create(model: str, /, *, pretrained: bool = False, **kwargs: Any) -> nn.Modu
             f"The pretrained weights of {model!r} could not be fetched or read: {why}. Connect to the network.",
             subject=model,
         ) from error
+
+
+def write_config(
+    file: Path, model: str, kwargs: Mapping[str, Any], images: Mapping[str, Any], labels: Sequence[str]
+) -> None:
+    """Write the ``config.json`` of a Hub repository, from which timm builds a network with its weights.
+
+    Args:
+        file: File to write.
+        model: timm's name.
+        kwargs: Keyword arguments of ``timm.create_model``.
+        images: Preprocessing by timm's names: ``input_size``, ``mean``, ``std``, ``interpolation``, ``crop_pct``,
+            ``crop_mode``.
+        labels: Names of the classes; empty if unknown.
+    """
+    arguments = {name: value for name, value in kwargs.items() if name != "num_classes"}
+    config = {"pretrained_cfg": dict(images), "label_names": list(labels)}
+    save_config_for_hf(create(model, **kwargs), str(file), config, arguments or None)
 
 
 def fetch(repository: str, files: Sequence[str]) -> Path:

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import attrs
 import click
 
 from compatkit.cli.images import AdmissionOptions
@@ -24,6 +25,7 @@ from compatkit.cli.output import (
     size,
 )
 from compatkit.cli.roots import SignatureOptions, demanded, destination, open_or_create_store, open_store
+from compatkit.components.cards.site_files import site_files
 from compatkit.registry.copy.report import TransferReport
 from compatkit.registry.copy.settings import TransferSettings
 from compatkit.registry.layout import MARKER
@@ -82,6 +84,10 @@ class PushOptions(RemoteOptions, AdmissionOptions):
     remote: str = argument()
     patterns: tuple[str, ...] = patterns_argument
     create: bool = option("Create a registry at REMOTE if there is none.")
+    replace_card: bool = option(
+        "Replace README.md, config.json and model.safetensors of a model repository on the Hugging Face Hub that "
+        "others wrote."
+    )
     dry_run: bool = dry_run_option
 
 
@@ -95,7 +101,9 @@ def push_command(options: PushOptions) -> int | None:
     """
     store, filesystem = open_store(), parse_options(options.settings)
     with progress("pushing") as report:
-        settings = transfer_settings(options, report)
+        settings = attrs.evolve(
+            transfer_settings(options, report), site_files=site_files(replace=options.replace_card)
+        )
         result = push(store, options.remote, options.patterns or None, options=filesystem, settings=settings)
     return finish(options, result, "pushed")
 

@@ -37,6 +37,7 @@ class Copying:
         aliases: bool = True,
         evidence: bool = True,
         unmeasured: bool = False,
+        replace_card: bool = False,
         jobs: int = 8,
         dry_run: bool = False,
         progress: Progress | None = None,
@@ -55,6 +56,8 @@ class Copying:
             aliases: Copy aliases of the names, too.
             evidence: Copy measured results of pairs, too, if both parts are copied.
             unmeasured: Accept versions without the measurements that a policy requires; its log records that.
+            replace_card: Replace ``README.md``, ``config.json`` and ``model.safetensors`` of a model repository on the
+                Hugging Face Hub that others wrote; otherwise only those that compatkit wrote are kept up to date.
             jobs: Number of blobs copied in parallel.
             dry_run: Only report what would be copied.
             progress: Called with done, total and a description.
@@ -65,6 +68,7 @@ class Copying:
             LayoutError: The remote is not a registry, and ``create`` is False.
             EnvironmentFailure: There is no permission or no network; repeat the call to continue.
         """
+        from compatkit.components.cards.site_files import site_files
         from compatkit.components.policy_checks import policy_checks
         from compatkit.registry.copy.settings import TransferSettings
         from compatkit.registry.remotes.pushpull import push
@@ -72,6 +76,7 @@ class Copying:
         settings = TransferSettings(
             policy_checks=policy_checks(measure=measure, data=data),
             create=create,
+            site_files=site_files(replace=replace_card),
             versions=versions,
             aliases=aliases,
             evidence=evidence,

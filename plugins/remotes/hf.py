@@ -16,6 +16,7 @@ import attrs
 from compatkit import hookimpl
 from compatkit.errors import EnvironmentFailure, MissingDependency, UsageError
 from compatkit.hooks import Register
+from compatkit.registry.remotes.objectstore import Site, SiteFiles
 
 from ._filesystem import FileSystemStore, filesystem_class
 
@@ -93,6 +94,32 @@ class HubStore(FileSystemStore):
             taken |= self._create(dict(files[start : start + COMMIT_SIZE]))
         return taken
 
+    def present(self, changes: Callable[[Site], SiteFiles]) -> None:
+        """Commit a model card and its files, if the registry is at the root of a model repository.
+
+        One folder of several has no card, and a data set's card describes data.
+        """
+        from huggingface_hub import CommitOperationDelete
+
+        if self.kind != "model" or self.prefix:
+            return
+        revision = "" if self.revision is None else f"@{self.revision}"
+        name = f"{self.repository}{revision}"
+        site = Site(f"hf://models/{name}", f"hf-hub:{name}")
+        for _ in range(ATTEMPTS):
+            self.system.invalidate_cache()
+            head = self._head()
+            files = changes(site)
+            if not files:
+                return
+            operations = [
+                CommitOperationDelete(path) if content is None else self._addition(path, content)
+                for path, content in sorted(files.items())
+            ]
+            if self._commit(operations, "Describe the components", parent=head):
+                return
+        raise self._too_slow()
+
     def remove(self, path: str) -> None:
         """Commit the removal of a file, if it exists."""
         from huggingface_hub import CommitOperationDelete
@@ -102,12 +129,19 @@ class HubStore(FileSystemStore):
 
     def _create(self, files: dict[str, bytes]) -> set[str]:
         for _ in range(ATTEMPTS):
-            head = self._api.repo_info(self.repository, repo_type=self.kind, revision=self.revision).sha
+            head = self._head()
             taken = self._existing(files)
             free = [self._addition(path, data) for path, data in files.items() if path not in taken]
             if not free or self._commit(free, f"Add {len(free)} entries", parent=head):
                 return taken
-        raise EnvironmentFailure(
+        raise self._too_slow()
+
+    def _head(self) -> str:
+        """Return the last commit."""
+        return self._api.repo_info(self.repository, repo_type=self.kind, revision=self.revision).sha
+
+    def _too_slow(self) -> EnvironmentFailure:
+        return EnvironmentFailure(
             f"{self.repository}: other commits came first in {ATTEMPTS} attempts. Try again.",
             subject=self.repository,
         )

@@ -14,13 +14,20 @@ from compatkit.registry.names import Reference, Version
 from compatkit.registry.refs import References
 
 if TYPE_CHECKING:
+    from compatkit.registry.remotes.objectstore import Site, SiteFiles
+    from compatkit.registry.remotes.remote import Remote
     from compatkit.registry.signing.trust import Trust, Trusted
+    from compatkit.registry.store import Store
 
 Versions = Literal["all", "latest"]
 Accept = Callable[[str, Sequence[bytes], str], None]
 """Function called with a manifest's digest, its unverified signatures and ``name@version``; raises to refuse it."""
 Refuse = Callable[[Reference, IntegrityError], None]
 """Function called with an unreadable version and the error; may raise."""
+
+SiteWriter = Callable[["Store", "Remote", "Site", list[str]], "SiteFiles"]
+"""Function of the pushed registry, the remote, its site, and a list to which it adds notes for the user; returns the
+changes of the site's files."""
 
 
 def _ignore_progress(done: int, total: int, what: str) -> None:
@@ -47,6 +54,7 @@ class TransferSettings:
         jobs: Number of blobs copied in parallel.
         dry_run: Whether to only report what would be copied.
         create: Whether to create a missing remote registry.
+        site_files: Function that describes what a remote has to the visitors of its site; None leaves that as it is.
         strict: Whether to raise at the first refusal, so that all versions are added or none, and to verify existing
             blobs. If False, refusals are reported and the rest is copied.
         progress: Function called with done, total and a description.
@@ -66,6 +74,7 @@ class TransferSettings:
     jobs: int = 8
     dry_run: bool = False
     create: bool = True
+    site_files: SiteWriter | None = None
     strict: bool = False
     progress: Progress = attrs.field(
         default=_ignore_progress, converter=attrs.converters.default_if_none(_ignore_progress)

@@ -18,7 +18,7 @@ import attrs
 from compatkit.errors import CompatkitError, EnvironmentFailure, UsageError
 from compatkit.foundation.credentials import safe_cause
 from compatkit.registry.remotes import failures
-from compatkit.registry.remotes.objectstore import ObjectStore
+from compatkit.registry.remotes.objectstore import ObjectStore, Site, SiteFiles
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -144,6 +144,11 @@ class Files:
         """Ensure that written files can be read."""
         with self._convert_errors("commit", ""):
             self.store.settle()
+
+    def present(self, changes: Callable[[Site], SiteFiles]) -> None:
+        """Write the files that the store's site shows; ``changes`` reads other files meanwhile."""
+        with convert_errors(self.url, "commit", ""):
+            self.store.present(changes)
 
     def remove(self, path: str) -> None:
         """Remove a file, if it exists."""

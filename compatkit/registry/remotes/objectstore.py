@@ -6,6 +6,26 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
+import attrs
+
+
+@attrs.frozen
+class Site:
+    """A site that shows the files of a store to people and to programs that do not know registries.
+
+    Attributes:
+        address: Address of the registry, without secrets, as others write it.
+        timm_source: Name by which ``timm.create_model`` builds the network in ``config.json`` and
+            ``model.safetensors``; empty if it cannot.
+    """
+
+    address: str
+    timm_source: str = ""
+
+
+SiteFiles = Mapping[str, bytes | Path | None]
+"""Files of a site to be written or removed: contents or local files, and None for one to remove, by path."""
+
 
 class ObjectStore(ABC):
     """The files of one remote, by relative path.
@@ -111,6 +131,17 @@ class ObjectStore(ABC):
 
     def settle(self) -> None:  # noqa: B027 - most back ends write at once
         """Ensure that written files can be read; override this if changes are collected before writing."""
+
+    def present(self, changes: Callable[[Site], SiteFiles]) -> None:  # noqa: B027 - most back ends have no site
+        """Write the files that the store's site shows, such as a model card; by default there is no site.
+
+        It is called at the end of a push. A store with a site calls ``changes``, makes them all at once, and calls it
+        again if somebody else wrote in between.
+
+        Args:
+            changes: Function that reads the registry in the store and returns the files to write or remove; empty if
+                they are up to date.
+        """
 
     def close(self) -> None:  # noqa: B027 - most back ends keep no connection
         """End connections; override this if there are any. The next call may make new ones."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from compatkit.registry import resolving
 from compatkit.registry.copy.endpoints import Origin
 from compatkit.registry.copy.local import LocalRegistry
 from compatkit.registry.copy.report import TransferReport
-from compatkit.registry.copy.settings import TransferSettings
+from compatkit.registry.copy.settings import SiteWriter, TransferSettings
 from compatkit.registry.copy.transfer import ComponentTransfer
 from compatkit.registry.layout import FOLDERS, MARKER
 from compatkit.registry.opening import AnyRegistry, open_store_of
@@ -25,6 +25,7 @@ from compatkit.registry.remotes.fetching import add_source
 from compatkit.registry.remotes.files import Files
 from compatkit.registry.remotes.located import Packages
 from compatkit.registry.remotes.named import SavedRemote
+from compatkit.registry.remotes.objectstore import Site, SiteFiles
 from compatkit.registry.remotes.packaging import PackageOrigin, write_packages
 from compatkit.registry.remotes.remote import Remote, scratch_folder
 from compatkit.registry.store import Store
@@ -106,7 +107,9 @@ def push(
             if not settings.dry_run:
                 target.finish()
             report.notes += target.notes
-            return report
+        if not settings.dry_run and settings.site_files is not None:
+            report.notes += _present(store, located, settings.site_files)
+        return report
     _check_distinct(store, located)
     is_new = not (located / MARKER).exists()
     with scratch_folder() if is_new and settings.dry_run else nullcontext(str(located)) as folder:
@@ -114,6 +117,20 @@ def push(
             _check_new(Path(folder))
         target = LocalRegistry(Store.init(folder, exist_ok=True))
         return ComponentTransfer(origin, target, settings, pushes=True).run(wanted)
+
+
+def _present(store: Store, files: Files, site_files: SiteWriter) -> list[str]:
+    """Write what the remote's site shows, from what is in the remote now; return notes for the user."""
+    notes: list[str] = []
+    with ExitStack() as stack:
+
+        def changes(site: Site) -> SiteFiles:
+            notes.clear()
+            remote = stack.enter_context(closing(Remote(files, store.objects)))
+            return site_files(store, remote, site, notes)
+
+        files.present(changes)
+    return notes
 
 
 def pull(
