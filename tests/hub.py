@@ -120,7 +120,11 @@ def hub(**repositories: Repository) -> Iterator[str]:
                 return
             etag = hashlib.sha1(data).hexdigest()
             self.send_response(200)
-            for name, text in {"Content-Length": len(data), "ETag": f'"{etag}"', "X-Repo-Commit": result.head}.items():
+            for name, text in {
+                "Content-Length": len(data),
+                "ETag": f'"{etag}"',
+                "X-Repo-Commit": result.head,
+            }.items():
                 self.send_header(name, str(text))
             self.end_headers()
 

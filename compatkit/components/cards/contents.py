@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import attrs
 
+from compatkit.contracts.batchnorm import DEFAULT
 from compatkit.contracts.check import check
 from compatkit.contracts.contract import EXTRACTORS, HEADS
 from compatkit.contracts.evidence import Cell
@@ -52,10 +53,12 @@ class Pair:
     Attributes:
         report: Verdict of contracts and measurements.
         measured: Measured cells.
+        bn_policy: Batch-norm policy that the verdict is about.
     """
 
     report: Report
     measured: tuple[Cell, ...]
+    bn_policy: str
 
 
 @attrs.frozen
@@ -104,14 +107,17 @@ def read_contents(remote: Remote, notes: list[str]) -> Contents:
     pairs = []
     for left, right in both[:MAX_PAIRS]:
         measured = cells.get((left.reference, right.reference), ())
-        report = check(left.manifest, right.manifest, evidence=measured)
-        pairs.append(
-            Pair(
-                attrs.evolve(report, extractor=str(left.reference), head=str(right.reference)),
-                tuple(measured),
-            )
-        )
+        policy = _policy(measured)
+        report = check(left.manifest, right.manifest, evidence=measured, bn_policy=policy)
+        report = attrs.evolve(report, extractor=str(left.reference), head=str(right.reference))
+        pairs.append(Pair(report, tuple(measured), policy))
     return Contents(components, pairs, len(names) - len(read), max(0, len(both) - MAX_PAIRS))
+
+
+def _policy(measured: Sequence[Cell]) -> str:
+    """Return the batch-norm policy of all measurements; the usual one if they differ or there are none."""
+    policies = {str(cell.settings.get("policy", DEFAULT)) for cell in measured}
+    return policies.pop() if len(policies) == 1 else DEFAULT
 
 
 def _listed(remote: Remote, name: str, notes: list[str]) -> Listed | None:

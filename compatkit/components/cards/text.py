@@ -33,6 +33,7 @@ LICENSES = frozenset(
 )  # fmt: skip
 """Licenses that the Hub knows by these names, which are SPDX's in lower case; others are ``other``."""
 _TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._+/-]{0,63}")
+_REFERENCE = re.compile(r"[a-z0-9][a-z0-9._/-]{0,250}@[0-9]+\.[0-9]+\.[0-9]+")
 _HUB_SOURCE = re.compile(
     r"(?:hf-hub:|https://huggingface\.co/)([A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95})/?", re.ASCII
 )
@@ -185,7 +186,7 @@ def _about(about: About) -> Iterator[tuple[str, str]]:
 def _parents(item: Listed, contents: Contents) -> Iterator[tuple[str, str]]:
     for parent in item.manifest.parents:
         name = contents.named(parent.component)
-        yield parent.relation.replace("_", " "), f"{name} {short_digest(parent.component)}".strip()
+        yield parent.relation.replace("_", " "), name or short_digest(parent.component)
 
 
 def _verdicts(contents: Contents) -> list[str]:
@@ -198,11 +199,12 @@ def _verdicts(contents: Contents) -> list[str]:
         "",
     ]
     lines += _table(
-        ("extractor", "head", "verdict", "wiring", "promise", "evidence"),
+        ("extractor", "head", "batch norm", "verdict", "wiring", "promise", "evidence"),
         (
             (
                 str(pair.report.extractor),
                 str(pair.report.head),
+                pair.bn_policy,
                 pair.report.word,
                 pair.report.wiring,
                 pair.report.promise,
@@ -213,8 +215,13 @@ def _verdicts(contents: Contents) -> list[str]:
     )
     if contents.more_pairs:
         lines += [f"And {contents.more_pairs:,} more pairs.", ""]
-    if rows := [row for pair in contents.pairs for row in _measured(pair)]:
-        lines += ["## Evidence", "", "Measured on images that the parts were not trained on.", ""]
+    if rows := [texts for pair in contents.pairs for texts in _measured(pair)]:
+        lines += [
+            "## Evidence",
+            "",
+            "Accuracy on images of the classes that data set and head share; chance is the most frequent one.",
+            "",
+        ]
         lines += _table(("extractor", "head", "images", "batch norm", "accuracy", "chance", "grade"), rows)
     return lines
 
@@ -226,7 +233,7 @@ def _measured(pair: Pair) -> Iterator[tuple[str, ...]]:
                 cell.extractor,
                 cell.head,
                 str(cell.settings.get("data", "")),
-                str(cell.settings.get("bn_policy", "")),
+                str(cell.settings.get("policy", "")),
                 f"{wording.share(cell.restricted.accuracy)} ({wording.interval(cell.restricted)})",
                 "" if cell.chance is None else wording.share(cell.chance),
                 cell.grade,
@@ -243,5 +250,8 @@ def _table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
 
 
 def _text(text: str, limit: int) -> str:
-    """Return a text of a manifest, cut and escaped for one line of Markdown."""
+    """Return a text of a manifest, cut and escaped for one line of Markdown; references are code, and no addresses."""
+    text = text.strip()
+    if _REFERENCE.fullmatch(text):
+        return f"`{text}`"
     return escape(text if len(text) <= limit else f"{text[: limit - 3]}...")
