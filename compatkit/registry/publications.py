@@ -1,7 +1,7 @@
 """Who published a version, when and from which git commit: ``refs/<name>/@published/<version>``, created once.
 
-The record is written after the version, so a crash between the two leaves a version without a record. It is for people:
-nothing depends on it.
+The record is created before the version, so that a crash between the two leaves no version without a record; one that
+states another digest than the version does not count. It is for people: nothing depends on it.
 """
 
 from __future__ import annotations
@@ -45,21 +45,31 @@ def record_path(name: str, version: Version | None) -> str:
     return f"refs/{name}/{FOLDER}/{version}"
 
 
-def record_publication(root: Path, name: str, version: Version, digest: str, author: Author) -> None:
-    """Create the record of a publication; one of another component, whose number was dropped, is replaced.
+def record_publication(
+    root: Path, name: str, version: Version, digest: str, author: Author, *, published: bool
+) -> None:
+    """Create the record of a publication.
+
+    Args:
+        root: Root folder of the registry.
+        name: Name of the component.
+        version: Version number.
+        digest: Digest of the manifest.
+        author: Author of the publication.
+        published: Whether the version is published. Then a record of another component, whose number was dropped or
+            which was not published after all, is replaced.
 
     Raises:
-        EnvironmentFailure: Disk full, no write permission; the version is published.
+        EnvironmentFailure: Disk full, no write permission.
     """
-    path, data = (
-        root / record_path(name, version),
-        dumps({"digest": digest, "time": now(), **author.fields()}),
-    )
+    path = root / record_path(name, version)
+    if published:
+        with suppress(FormatError):
+            if (existing := publication(root, name, version)) is not None and existing.digest == digest:
+                return
+    data = dumps({"digest": digest, "time": now(), **author.fields()})
     with environment("create", path):
-        if durable.create_once(path, data, root):
-            return
-    with suppress(FormatError):
-        if (existing := publication(root, name, version)) is not None and existing.digest == digest:
+        if durable.create_once(path, data, root) or not published:
             return
     durable.replace_file(path, data, root=root)
 

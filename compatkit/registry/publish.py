@@ -8,7 +8,7 @@ repeated, and a version that should not have been linked is withdrawn with the r
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cached_property
+from functools import cached_property, partial
 
 import attrs
 
@@ -206,6 +206,8 @@ class Publisher:
         self.required_blobs.objects.put(self.data)
         root, label = self.references.root, f"{self.name}@{state.target}"
         self.author.sign_version(root, self.digest, label)
+        record = partial(record_publication, root, self.name, state.target, self.digest, self.author)
+        record(published=False)
 
         def check_state() -> None:
             self.required_blobs.retain(self.data)
@@ -219,7 +221,7 @@ class Publisher:
         except _Changed:
             return False
         try:
-            record_publication(root, self.name, state.target, self.digest, self.author)
+            record(published=True)
         finally:  # the version is there, with or without its record
             self._check_linked(state)
         return True

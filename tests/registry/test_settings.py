@@ -444,8 +444,9 @@ def test_a_version_without_a_record_is_compared_with_concurrent_ones_too(
 ):
     compared: list[object] = []
 
-    def full(*_: object) -> None:
-        raise EnvironmentFailure("the disk is full")
+    def full(*_: object, published: bool) -> None:
+        if published:
+            raise EnvironmentFailure("the disk is full")
 
     monkeypatch.setattr("compatkit.registry.publish.record_publication", full)
     monkeypatch.setattr(Publisher, "_check_linked", lambda self, state: compared.append(state.target))

@@ -289,6 +289,8 @@ class ComponentTransfer:
         new = [reference for reference in versions if existing[reference] is None]
         self.settings.progress(0, len(new), "creating versions")
         self.changes.withdraw_new(new)
+        if not self.pushes:  # before the versions, as an interrupted pull adds none to versions that are here
+            self._copy_records(new)
         if self._admission is None:
             taken = self.target.create([self._version_file(reference) for reference in new])
         else:
@@ -308,8 +310,8 @@ class ComponentTransfer:
                 subject=str(reference),
             )
             self._drop(reference, error)
-        # a push also adds what an interrupted one left out; a pull adds nothing to versions that were here before
-        self._copy_records(self._remaining(versions) if self.pushes else created)
+        if self.pushes:  # also what an interrupted push left out
+            self._copy_records(self._remaining(versions))
 
     def _copy_records(self, references: Iterable[Reference]) -> None:
         """Copy the records of who published versions; they are for people, so missing or damaged ones are left out."""

@@ -21,6 +21,7 @@ from scenarios import SCENARIOS, Scenario, no_waiting
 
 from compatkit.errors import EnvironmentFailure, LayoutError
 from compatkit.registry import disk as durable
+from compatkit.registry.signing.verify import require_signature
 from compatkit.registry.store import Store
 
 States = tuple[dict[str, int], dict[str, int], dict[str, dict[str, str]]]
@@ -109,13 +110,27 @@ def examine(scenario: Scenario, root: Path, states: States, where: str) -> None:
             whole(store)
         if scenario.sound and scenario.atomic:
             sweep(root)
-            check(snapshot(root) in (before, after), f"{where}: {difference(snapshot(root), before, after)}")
+            now = lasting(snapshot(root))
+            check(now in map(lasting, (before, after)), f"{where}: {difference(now, before, after)}")
         elif scenario.sound:
             collected(root)
     scenario.act(root)
     check(tuple(whole(sweep(root))) == scenario.finished, f"{where}: after the retry")
     check(snapshot(root) == after, f"{where}: after the retry: {difference(snapshot(root), after, after)}")
     check(aliases(root) == expected, f"{where}: aliases after the retry: {aliases(root)}")
+    signed(Store.open(root))
+
+
+def signed(store: Store) -> None:
+    """See that every version in use has the signature that the settings require."""
+    for name in store.names() if (keys := store.signers) is not None else ():
+        for version in store.versions(name):
+            require_signature(store, store.resolve(f"{name}@{version}"), keys, "auto")
+
+
+def lasting(files: dict[str, int]) -> dict[str, int]:
+    """Leave out who published, which may be there before its version, and counts with that only."""
+    return {path: size for path, size in files.items() if "/@published/" not in path}
 
 
 def difference(now: dict[str, int], before: dict[str, int], after: dict[str, int]) -> str:

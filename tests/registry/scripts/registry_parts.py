@@ -116,12 +116,13 @@ def collected(root: Path) -> list[str]:
 def snapshot(root: Path) -> dict[str, int]:
     """Return every file of a registry with its size; folders that became empty may stay.
 
-    Left out are damaged files that were moved away, and the pointers of aliases: the log decides, they may be behind.
+    Left out are damaged files that were moved away; the pointers of aliases: the log decides, they may be behind; and
+    signatures: they state when they were made, and one that was made before an interruption stays.
     """
     return {
         os.path.relpath(f"{folder}/{name}", root): os.stat(f"{folder}/{name}").st_size
         for folder, _, files in os.walk(root)
-        if not folder.endswith(("/quarantine", "/@aliases"))
+        if not folder.endswith(("/quarantine", "/@aliases")) and "/signatures/" not in folder
         for name in files
     }
 

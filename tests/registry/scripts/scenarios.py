@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -13,15 +14,19 @@ import attrs
 from registry_parts import CONDITIONS, check, manifest_for, put
 
 from compatkit.contracts.manifest import Manifest, Parent, function_digest
-from compatkit.errors import IntegrityError
+from compatkit.errors import IntegrityError, NotFound
 from compatkit.foundation.codec import dumps
 from compatkit.registry import disk as durable
+from compatkit.registry.authorship import Author
 from compatkit.registry.copy.settings import TransferSettings
 from compatkit.registry.dropping import drop
 from compatkit.registry.maintenance.gc import plan
 from compatkit.registry.policies import Images, Policy
-from compatkit.registry.remotes.pushpull import import_components
+from compatkit.registry.remotes.pushpull import import_components, pull, push
+from compatkit.registry.restoring import restore
 from compatkit.registry.second_names import copy
+from compatkit.registry.settings import change_settings
+from compatkit.registry.signing.private_keys import SigningKey
 from compatkit.registry.store import Store
 
 FIRST, SECOND, UNUSED, GONE = 0, 1, 2, 3
@@ -216,6 +221,81 @@ def promote(root: Path) -> None:
     copy(Store.open(root), "staging", "a/b", unmeasured=True)
 
 
+KEY = SigningKey.new("everybody")
+
+
+def opened(root: Path) -> Store:
+    """Open the registry with the key."""
+    return Store.open(root, key=KEY)
+
+
+def govern(root: Path) -> None:
+    """Say who may do what."""
+    role = (KEY.public.id,)
+    roles = {"owners": role, "maintainers": role, "publishers": role}
+    change_settings(root, Author.of(KEY), **roles, protected_aliases=["prod"], require_signature=True)
+
+
+def governed(root: Path) -> None:
+    """Make a registry with settings and two signed versions, of which one is in use."""
+    Store.init(root)
+    govern(root)
+    for value in (FIRST, SECOND):
+        opened(root).publish("a/b", manifest_for(put(opened(root), value)))
+    opened(root).set_alias("a/b", "prod", "1.0.0")
+
+
+def unprotect(root: Path) -> None:
+    """Change the settings."""
+    change_settings(root, Author.of(KEY), protected_aliases=["prod", "release-*"])
+
+
+def publish_signed(root: Path) -> None:
+    """Publish with the key."""
+    opened(root).publish("a/b", manifest_for(put(opened(root), UNUSED)))
+
+
+def move_signed(root: Path) -> None:
+    """Move the protected alias."""
+    opened(root).set_alias("a/b", "prod", "2.0.0")
+
+
+def withdrawn(root: Path) -> None:
+    """Make that registry, with a version withdrawn."""
+    governed(root)
+    opened(root).withdraw("a/b", "2.0.0", "wrong")
+
+
+def take_back(root: Path) -> None:
+    """Restore the version."""
+    with suppress(NotFound):  # it is restored
+        restore(opened(root), "a/b", "2.0.0", "it was right")
+
+
+def partner(root: Path) -> Store:
+    """Open the registry beside this one."""
+    return opened(root.with_name("source"))
+
+
+def apart(root: Path) -> None:
+    """Make two registries that began alike; in the one beside, an alias moved, and versions came and went."""
+    governed(root)
+    shutil.copytree(root, partner_root := root.with_name("source"))
+    move_signed(partner_root)
+    publish_signed(partner_root)
+    partner(root).withdraw("a/b", "1.0.0", "wrong")
+
+
+def push_there(root: Path) -> None:
+    """Push everything from the registry beside this one to this one."""
+    push(partner(root), str(root), settings=TransferSettings(jobs=1))
+
+
+def pull_there(root: Path) -> None:
+    """Pull everything, and follow the changes."""
+    pull(opened(root), str(root.with_name("source")), settings=TransferSettings(jobs=1).following())
+
+
 BOTH = ("a/b@1.0.0", "a/b@2.0.0")
 SCENARIOS = (
     Scenario("init", None, make, ()),
@@ -235,6 +315,13 @@ SCENARIOS = (
     Scenario("record", with_one_version, record, BOTH[:1]),
     Scenario("promise", with_one_version, promise, BOTH[:1]),
     Scenario("keep_promise", promised, keep_promise, ("a/b@1.0.0", "a/b@1.1.0", "a/head@1.0.0")),
+    Scenario("govern", two, govern, BOTH),
+    Scenario("settings", governed, unprotect, BOTH),
+    Scenario("publish_signed", governed, publish_signed, (*BOTH, "a/b@3.0.0")),
+    Scenario("move_signed", governed, move_signed, BOTH),
+    Scenario("restore", withdrawn, take_back, BOTH, atomic=False),
+    Scenario("push", apart, push_there, ("a/b@2.0.0", "a/b@3.0.0"), atomic=False),
+    Scenario("pull", apart, pull_there, ("a/b@2.0.0", "a/b@3.0.0"), atomic=False),
     # The policy's log says what comes in unmeasured before it does; a retry finishes.
     Scenario(
         "promote", staged, promote, ("a/b@1.0.0", "a/b@1.1.0", "a/head@1.0.0", "staging@1.0.0"), atomic=False
