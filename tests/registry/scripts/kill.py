@@ -18,18 +18,21 @@ from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 
-from registry_parts import CONDITIONS, check, collected, manifest_for, put
-from scenarios import EXTRACTOR, HEAD, family, no_waiting
+from registry_parts import CONDITIONS, check, collected, manifest_for, put, whole
+from scenarios import EXTRACTOR, HEAD, KEY, family, no_waiting, opened
 
 from compatkit.contracts.manifest import Parent
-from compatkit.errors import NotFound, UsageError
+from compatkit.errors import IntegrityError, NotFound, UsageError, VersionUntrue
 from compatkit.foundation.codec import dumps
+from compatkit.registry.copy.settings import TransferSettings
 from compatkit.registry.dropping import drop
 from compatkit.registry.index.lookup import Index
 from compatkit.registry.maintenance.check import examine
 from compatkit.registry.maintenance.gc import plan
-from compatkit.registry.remotes.pushpull import import_components
+from compatkit.registry.remotes.pushpull import import_components, pull, push
+from compatkit.registry.restoring import restore
 from compatkit.registry.second_names import copy
+from compatkit.registry.settings import change_settings
 from compatkit.registry.store import Store
 
 LIFE = 0.15
@@ -41,7 +44,7 @@ NAMES = ("a/one", "a/two", "b")
 
 def one_thing(root: Path, chance: random.Random) -> str:
     """Do one thing at random; return its name."""
-    store, name = Store.open(root), chance.choice(NAMES)
+    store, name = opened(root), chance.choice(NAMES)
     done = chance.choice(
         [
             "publish",
@@ -59,6 +62,11 @@ def one_thing(root: Path, chance: random.Random) -> str:
             "record",
             "blob",
             "index",
+            "settings",
+            "restore",
+            "restore",
+            "push",
+            "pull",
         ]
     )
     versions = store.references.versions(name)
@@ -74,6 +82,18 @@ def one_thing(root: Path, chance: random.Random) -> str:
             store.set_alias(name, "prod", chance.choice([None, *versions]))
     elif done == "withdraw":
         store.withdraw(name, chance.choice(versions), "by chance")
+    elif done == "settings":
+        aliases = chance.sample(["prod", "release-*", "old"], 2)
+        roles = {"owners": [KEY.public.id], "maintainers": [KEY.public.id]}
+        change_settings(root, store.author, **roles, protected_aliases=aliases)
+    elif done == "restore":
+        with suppress(NotFound, IntegrityError, VersionUntrue):  # not withdrawn, collected, too small a step
+            restore(store, name, chance.choice(versions), "by chance")
+    elif done == "push":
+        push(store, str(root.with_name("remote")))
+    elif done == "pull":
+        if root.with_name("remote").exists():
+            pull(store, str(root.with_name("remote")), settings=TransferSettings().following())
     elif done == "copy":
         with suppress(NotFound):  # withdrawn
             copy(store, f"{name}@{chance.choice(versions)}", chance.choice([name, *NAMES]))
@@ -132,7 +152,7 @@ def main() -> None:
     for number in range(kills):
         root = base / "parts"
         if number % FRESH == 0:
-            for folder in (root, base / "source"):
+            for folder in (root, base / "source", base / "remote"):
                 shutil.rmtree(folder, ignore_errors=True)
             family(root)
         done += kill_one(root, seed + number)
@@ -153,6 +173,10 @@ def main() -> None:
                     [move.number for move in moves] == list(range(1, len(moves) + 1)),
                     f"a move of {alias} is lost",
                 )
+        refused = [change.error for change in store.rules.history if change.error]
+        check(not refused, f"after kill {number}: settings that do not count: {refused}")
+        if (base / "remote/compatkit.json").exists():
+            whole(Store.open(base / "remote"))
         if number % 2:
             collected(root)
     print(json.dumps(done))

@@ -22,15 +22,19 @@ from datetime import timedelta
 from pathlib import Path
 
 from registry_parts import check, collected, manifest_for, put, whole
+from scenarios import KEY, opened
 
-from compatkit.errors import NotFound, UsageError
+from compatkit.errors import IntegrityError, NotFound, UsageError, VersionUntrue
 from compatkit.registry.drop_records import drop_log
 from compatkit.registry.dropping import drop
 from compatkit.registry.maintenance.check import examine
 from compatkit.registry.maintenance.gc import plan
 from compatkit.registry.names import Version
+from compatkit.registry.restoring import restore
 from compatkit.registry.second_names import copy
+from compatkit.registry.settings import change_settings
 from compatkit.registry.store import Store
+from compatkit.registry.withdrawals import parse_entry_name
 
 LIFE = 1.0
 """Seconds of work at most."""
@@ -38,13 +42,37 @@ FRESH = 10
 """Cuts after which a new file system is made."""
 SHUT_DOWN, WITHOUT_JOURNAL = 0x8004587D, struct.pack("I", 2)
 NAMES = ("a/one", "b")
-DEEDS = ("publish", "publish", "alias", "withdraw", "collect", "copy", "copy", "drop", "drop")
+DEEDS = (
+    "publish",
+    "publish",
+    "alias",
+    "withdraw",
+    "collect",
+    "copy",
+    "copy",
+    "drop",
+    "drop",
+    "restore",
+    "settings",
+)
 
 
 def one_thing(store: Store, chance: random.Random) -> list[str]:
     """Do one thing at random; return what must be true from now on."""
     name, done = chance.choice(NAMES), chance.choice(DEEDS)
     versions = store.references.versions(name)
+    if done == "settings":
+        aliases = chance.sample(["prod", "release-*", "old"], 2)
+        roles = {"owners": [KEY.public.id], "maintainers": [KEY.public.id]}
+        change = change_settings(store.root, store.author, **roles, protected_aliases=aliases)
+        return ["settings", str(change.number)]
+    if done == "restore" and (withdrawn := [*store.references.withdrawn(name)]):
+        version = chance.choice(sorted(withdrawn))
+        try:
+            restore(store, name, version, "by chance")
+        except (IntegrityError, VersionUntrue):
+            return ["refused"]  # collected, or too small a step by now
+        return ["restore", name, str(version), str(len(store.references.withdrawals(name).log(version)))]
     living = [entry for entry in versions if store.tombstone(name, entry) is None]
     if done == "publish" or not living:
         size = chance.choice([1, 1, 100_000])
@@ -55,7 +83,7 @@ def one_thing(store: Store, chance: random.Random) -> list[str]:
         return ["alias", name, str(len(store.alias_log(name, "prod"))), str(version)]
     if done == "withdraw":
         store.withdraw(name, version, "by chance")
-        return ["withdraw", name, str(version)]
+        return ["withdraw", name, str(version), str(len(store.references.withdrawals(name).log(version)))]
     if done == "copy":
         return ["copy", str(copy(store, f"{name}@{version}", chance.choice(NAMES)))]
     if done == "drop":
@@ -69,7 +97,7 @@ def one_thing(store: Store, chance: random.Random) -> list[str]:
 
 def live(root: Path, seed: int, tell: int) -> None:
     """Do one thing after the other until the power is cut."""
-    chance, store = random.Random(seed), Store.open(root)
+    chance, store = random.Random(seed), opened(root)
     try:
         while True:
             os.write(tell, f"{json.dumps(one_thing(store, chance))}\n".encode())
@@ -99,9 +127,15 @@ def check_durable(root: Path, lines: list[str]) -> None:
         name, number, version = rest
         moves = store.alias_log(name, "prod")
         check(len(moves) >= int(number) and moves[int(number) - 1].after == version, f"move {lines} is lost")
-    elif what == "withdraw":
-        name, number = rest
-        check(store.tombstone(name, Version.parse(number)) is not None, f"{lines} is lost")
+    elif what == "settings":
+        history = {change.number: change.error for change in store.rules.history}
+        check(history.get(int(rest[0]), "missing") is None, f"{lines} is lost: {history}")
+    elif what in ("withdraw", "restore"):
+        name, number, entries = rest
+        log = store.references.withdrawals(name).log(Version.parse(number))
+        check(len(log) >= int(entries), f"{lines} is lost")
+        if log[-1].restores:
+            return
         try:
             store.resolve(f"{name}@{number}")
         except NotFound:
@@ -114,8 +148,12 @@ def finish(store: Store, where: str) -> None:
     for fault in examine(store).faults:
         check(fault.severity != "error" or fault.code == "tombstone-missing", f"{where}: {fault}")
         if fault.code == "tombstone-missing":
-            place = fault.path.removeprefix("refs/").split("/@tombstones/")
-            store.withdraw(place[0], Version.parse(place[1]), "by chance")
+            name, _, entry = fault.path.removeprefix("refs/").partition("/@tombstones/")
+            version, number = parse_entry_name(entry) or (Version(0, 0, 0), 0)
+            if number % 2:
+                opened(store.root).withdraw(name, version, "by chance")
+            else:
+                restore(opened(store.root), name, version, "by chance")
     check(examine(store).sound, f"{where}, after the retry")
 
 

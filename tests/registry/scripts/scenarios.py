@@ -315,7 +315,7 @@ SCENARIOS = (
     Scenario("record", with_one_version, record, BOTH[:1]),
     Scenario("promise", with_one_version, promise, BOTH[:1]),
     Scenario("keep_promise", promised, keep_promise, ("a/b@1.0.0", "a/b@1.1.0", "a/head@1.0.0")),
-    Scenario("govern", two, govern, BOTH),
+    Scenario("govern", Store.init, govern, ()),
     Scenario("settings", governed, unprotect, BOTH),
     Scenario("publish_signed", governed, publish_signed, (*BOTH, "a/b@3.0.0")),
     Scenario("move_signed", governed, move_signed, BOTH),
