@@ -137,8 +137,23 @@ class HubStore(FileSystemStore):
         raise self._too_slow()
 
     def _head(self) -> str:
-        """Return the last commit."""
-        return self._api.repo_info(self.repository, repo_type=self.kind, revision=self.revision).sha
+        """Return the last commit.
+
+        Raises:
+            EnvironmentFailure: The repository does not exist, or is not shown to this user.
+        """
+        from huggingface_hub.errors import RepositoryNotFoundError
+
+        try:
+            return self._api.repo_info(self.repository, repo_type=self.kind, revision=self.revision).sha
+        except RepositoryNotFoundError:
+            address = f"hf://{self.kind}s/{self.repository}"
+            raise EnvironmentFailure(
+                f"The Hub shows you no {self.kind} repository {self.repository}. Create it on the site, or with "
+                f"`hf repos create {self.repository} --type {self.kind}`; for a private one, log in with `hf auth "
+                f"login` or set HF_TOKEN. Then push to {address} again.",
+                subject=address,
+            ) from None
 
     def _too_slow(self) -> EnvironmentFailure:
         return EnvironmentFailure(

@@ -18,6 +18,7 @@ from hub import Repository, hub
 from small import data_set
 
 import compatkit as ck
+from compatkit.cli import main
 from compatkit.components.cards.contents import Contents, Listed
 from compatkit.components.cards.text import MARK, card
 from compatkit.components.splitting import publish_split, split
@@ -27,8 +28,7 @@ from compatkit.registry.remotes.objectstore import Site
 
 pytestmark = pytest.mark.timeout(120)  # a server that hangs must not hang the tests
 REMOTE = "hf://user/net"
-FEW = {"layers": [1, 1, 1, 1], "num_classes": 3}
-GRAY = {**FEW, "in_chans": 1}
+FEW = {"num_classes": 3}
 LABELS = ("cat", "dog", "0")
 TOKEN = "hf_" + "s3cret" * 6
 
@@ -40,7 +40,7 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> ck.Registry:
     about = About(title="Small", description="For *tests*.", license="Apache-2.0", tags={"domain": "digits"})
     for seed, name in enumerate(("one", "two")):
         parts = split(
-            "resnet18", "layer2", kwargs=FEW, size=(32, 32), labels=LABELS, seed=seed,
+            "test_resnet", "layer2", kwargs=FEW, size=(32, 32), labels=LABELS, seed=seed,
             preprocessing={"mean": [0.25], "std": [0.5], "interpolation": "bicubic"},
         )  # fmt: skip
         publish_split(made.store, parts, f"nets/{name}", about=about)
@@ -92,14 +92,13 @@ def test_a_card_is_read_by_the_hubs_client(
     from huggingface_hub import ModelCard
 
     report = registry.push(REMOTE, options=options, create=True)
-    print(text_of(repository))
     assert report.notes == []
     read = ModelCard(text_of(repository))
     assert read.data.to_dict() == {
         "library_name": "compatkit",
         "license": "apache-2.0",
         "pipeline_tag": "image-classification",
-        "tags": ["compatkit", "digits", "extractor", "head", "recombination", "resnet18"],
+        "tags": ["compatkit", "digits", "extractor", "head", "recombination", "test_resnet"],
     }
     assert 'ck.Registry.clone("hf://models/user/net", "parts")' in read.text
     assert 'timm.create_model("hf-hub:user/net", pretrained=True)' in read.text
@@ -123,7 +122,7 @@ def test_timm_builds_the_network_from_the_repository(
 
     registry.push(REMOTE, options=options, create=True)
     config, model, kwargs = load_model_config_from_hf("user/net", cache_dir=tmp_path / "cache")
-    assert model == "resnet18" and kwargs["layers"] == [1, 1, 1, 1]
+    assert model == "test_resnet" and kwargs["in_chans"] == 3
     assert config["label_names"] == list(LABELS) and config["num_classes"] == 3
     network = timm.create_model("hf-hub:user/net", pretrained=True, cache_dir=tmp_path / "cache").eval()
     images = torch.rand(4, 3, 32, 32)
@@ -254,7 +253,7 @@ def test_a_private_repository_needs_a_token_that_is_never_shown(
     repository.token = TOKEN
     with pytest.raises(EnvironmentFailure) as caught:
         registry.push(REMOTE, options=options, create=True)
-    assert "hf://user/net" in str(caught.value)
+    assert caught.value.subject == "hf://models/user/net"
     report = registry.push(REMOTE, options={**options, "token": TOKEN}, create=True)
     repository.files["README.md"] = b"theirs"
     report = registry.push(REMOTE, options={**options, "token": TOKEN})
@@ -267,7 +266,40 @@ def test_a_private_repository_needs_a_token_that_is_never_shown(
 def test_a_repository_that_does_not_exist_is_told(registry: ck.Registry, options: dict[str, Any]):
     with pytest.raises(EnvironmentFailure) as caught:
         registry.push("hf://user/none", options=options, create=True)
-    assert "hf://user/none" in str(caught.value)
+    assert caught.value.subject == "hf://models/user/none"
+    assert "hf repos create user/none --type model" in str(caught.value)
+
+
+def test_what_others_broke_in_the_repository_is_left_out_of_the_card(
+    registry: ck.Registry, repository: Repository, options: dict[str, Any]
+):
+    registry.push(REMOTE, "nets/one.*", options=options, create=True)
+    names = {"zz-lost": f"sha256:{'0' * 64}\n", "zz-damaged": "no digest\n"}
+    for name, line in names.items():
+        repository.files[f"refs/{name}/@versions/1.0.0"] = line.encode()
+    evidence = [path for path in repository.files if path.startswith("evidence/")]
+    repository.files[evidence[0][:-64] + "1" * 64] = f"sha256:{'1' * 64}\n".encode()
+    notes = registry.push(REMOTE, "nets/two.*", options=options).notes
+    assert len(notes) == 3 and all("The card leaves out" in note for note in notes)
+    assert not any(name in text_of(repository) for name in names)
+    assert "nets/one.head@1.0.0" in text_of(repository) and "nets/two.head@1.0.0" in text_of(repository)
+
+
+def test_the_command_line_replaces_a_card(
+    registry: ck.Registry,
+    repository: Repository,
+    options: dict[str, Any],
+    capsys: pytest.CaptureFixture[str],
+):
+    repository.files["README.md"] = b"theirs"
+    words = ["--registry", str(registry.store.root), "push", REMOTE, "nets/one.head", "--create"]
+    words += ["--option", f"endpoint={options['endpoint']}", "--option", "token=false"]
+    for more, mine in (([], False), (["--replace-card"], True)):
+        with pytest.raises(SystemExit) as ended:
+            main([*words, *more])
+        assert ended.value.code == 0
+        assert ("--replace-card" in capsys.readouterr().out) is not mine
+        assert (repository.files["README.md"] != b"theirs") is mine
 
 
 HOSTILE = [
