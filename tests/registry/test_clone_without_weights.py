@@ -305,11 +305,19 @@ def test_a_copy_under_another_name_fetches_its_weights(mine: Store):
     assert mine.objects.size(weights_of(mine)) is not None and examine(mine).sound
 
 
-def test_a_pull_brings_all_weights_and_one_without_them_none(mine: Store, far: Path, source: Store):
+def test_a_pull_brings_all_weights_but_those_of_withdrawn_versions_and_one_without_them_none(
+    mine: Store, far: Path, source: Store
+):
     pull(mine, far, settings=LEFT)
     assert not any(mine.objects.size(digest) for digest in all_weights(source))
     pull(mine, far)
-    assert all(mine.objects.size(digest) for digest in all_weights(source))
+    withdrawn = {
+        weights_of(source, f"{name}@{source.references.digest(name, version)}")
+        for name, version in source.references.each()
+        if version in source.references.withdrawn(name)
+    }
+    assert len(withdrawn) == 1
+    assert {digest for digest in all_weights(source) if mine.objects.size(digest) is None} == withdrawn
 
 
 def test_an_interrupted_clone_goes_on(

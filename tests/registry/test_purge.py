@@ -14,10 +14,13 @@ import pytest
 from compatkit.contracts.manifest import Parent
 from compatkit.errors import IntegrityError, NotFound
 from compatkit.registry import disk as durable
+from compatkit.registry.copy.settings import TransferSettings
 from compatkit.registry.maintenance.check import examine
 from compatkit.registry.maintenance.gc import plan as plan_collection
 from compatkit.registry.maintenance.operations import Maintenance
 from compatkit.registry.maintenance.purge import PurgePlan
+from compatkit.registry.remotes.pushpull import import_components, pull, push
+from compatkit.registry.restoring import restore
 from compatkit.registry.store import Store
 
 Publish = Callable[..., Any]
@@ -125,6 +128,37 @@ def test_another_name_of_the_same_component_is_what_needs_them(store: Store, pub
         store.withdraw(name, "1.0.0", REASON)
     (needed,) = purge(store).needed
     assert sorted(needed.versions) == ["a/eye@1.0.0", f"{EYE}@1.0.0"] and needed.needed_by == "zoo/eye@1.0.0"
+
+
+def test_a_pull_brings_purged_weights_back_only_for_what_stands(
+    store: Store, publish: Publish, tmp_path: Path
+) -> None:
+    digest = str(publish(store, EYE, 1).digest)
+    blob = store.manifest(digest).payload.file.blob
+    remote = tmp_path / "remote"
+    push(store, remote).check()
+    store.withdraw(EYE, "1.0.0", REASON)
+    purge(store).apply()
+    assert pull(store, remote, settings=TransferSettings(dry_run=True)).blobs == 0
+    assert pull(store, remote).check().blobs == 0 and holding(store, blob) == []
+    import_components(Store.open(remote), store)
+    assert holding(store, blob) == []
+
+    assert str(publish(Store.open(remote), "other/eye", 1).digest) == digest
+    assert pull(store, remote).check().blobs == 1 and holding(store, blob)
+
+
+def test_a_restoration_that_is_followed_brings_purged_weights_back(
+    store: Store, publish: Publish, tmp_path: Path
+) -> None:
+    blob = store.manifest(str(publish(store, EYE, 1).digest)).payload.file.blob
+    remote = tmp_path / "remote"
+    store.withdraw(EYE, "1.0.0", REASON)
+    push(store, remote).check()
+    purge(store).apply()
+    restore(Store.open(remote), EYE, "1.0.0", "allowed after all")
+    report = pull(store, remote, settings=TransferSettings(follow_withdrawals=True)).check()
+    assert report.blobs == 1 and holding(store, blob) and store.resolve(f"{EYE}@1.0.0")
 
 
 def _about(title: str) -> Any:

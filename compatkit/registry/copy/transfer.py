@@ -210,7 +210,7 @@ class ComponentTransfer:
         for reference in (*parents, *versions):
             exists = self.target.digest(reference) is not None
             (self.report.existing if exists else self.report.created).append(reference)
-        missing = self.copier.missing(self.copier.blobs_of_versions(versions))
+        missing = self.copier.missing(self._wanted_blobs(versions))
         self.report.copied += [self.copier.copied_blob(digest) for digest in missing]
         self.changes.follow_withdrawals(self.report.existing)
         if self.settings.aliases:
@@ -221,7 +221,7 @@ class ComponentTransfer:
 
     def _copy_blobs(self, versions: list[Reference]) -> None:
         """Copy missing blobs; verify existing ones if the copy is strict, and always the weights of new versions."""
-        wanted = self.copier.blobs_of_versions(versions)
+        wanted = self._wanted_blobs(versions)
         selected = set(wanted if self.settings.strict else self.copier.missing(wanted))
         if self._store is not None:
             new = [reference for reference in versions if self.target.digest(reference) is None]
@@ -233,6 +233,27 @@ class ComponentTransfer:
             error = next((failed[digest] for digest in digests if digest in failed), None)
             if error is not None:
                 self._drop(reference, error)
+
+    def _wanted_blobs(self, versions: list[Reference]) -> list[str]:
+        """Return the blobs of versions; weights that only versions withdrawn in a local target need stay away.
+
+        They may have been purged. What restores a version copies them.
+        """
+        wanted = self.copier.blobs_of_versions(versions)
+        if self._store is None:
+            return wanted
+        standing = [
+            reference
+            for reference in versions
+            if self.target.digest(reference) is None
+            or reference.version not in self._store.references.withdrawn(reference.name)
+        ]
+        if len(standing) == len(versions):
+            return wanted
+        needed = set(self.copier.blobs_of_versions(standing))
+        return [
+            digest for digest in wanted if digest in needed or self.copier.blobs[digest].role != "payload"
+        ]
 
     def _copy_signatures(self, components: list[str]) -> None:
         """Copy the signatures of components; a strict transfer only warns about damaged ones."""
@@ -359,7 +380,8 @@ class ComponentTransfer:
 
         def link(check: Callable[[], None]) -> bool:
             for digest in self.copier.blobs_of(str(reference.digest)):
-                self.copier.copy(digest)
+                if self.copier.copy(digest):
+                    self.report.copied.append(self.copier.copied_blob(digest))
             check()
             create()
             return True
