@@ -223,7 +223,8 @@ def _print(result: TransferReport, verb: str) -> None:
     for withdrawal in result.withdrawn:
         click.echo(fold("withdrawn", f"{withdrawal.reference}: {withdrawal.reason}", indent=0, size=9))
     for offer in result.offered:
-        text = f"{offer.what} {offer.detail}"
+        is_state = offer.kind in ("withdrawal", "restoration")
+        text = f"{offer.kind} of {offer.what}: {offer.detail}" if is_state else f"{offer.what} {offer.detail}"
         text = text if offer.error is None else f"[{offer.error.code}] {text}"
         click.echo(fold("left out" if verb == "pushed" else "offered", text, indent=0, size=9))
     for conflict in result.diverged:

@@ -247,6 +247,7 @@ def test_changes_of_what_is_here_are_offered_and_made_when_asked_for(
     run("alias", HEAD, "prod", "--remove")
     result = run("--registry", copy, "pull", parts)
     assert result.code == 0 and "--follow-aliases --follow-withdrawals" in " ".join(result.out.split())
+    assert f"withdrawal of {HEAD}@1.0.0: trained on the test set" in " ".join(result.out.split())
     assert Store.open(copy).aliases(HEAD) == {"prod": "1.0.0"} and not Store.open(copy).references.withdrawn(
         HEAD
     )
