@@ -16,7 +16,9 @@ from compatkit.errors import CompatkitError
 from compatkit.foundation.codec import digest as digest_of
 from compatkit.foundation.codec import dumps
 from compatkit.registry.authorship import Author
+from compatkit.registry.copy.changes import ChangeFollower
 from compatkit.registry.copy.settings import TransferSettings
+from compatkit.registry.names import Reference
 from compatkit.registry.remotes.pushpull import import_components, pull
 from compatkit.registry.settings import change_settings
 from compatkit.registry.signing.envelope import Envelope
@@ -146,6 +148,26 @@ def test_a_restoration_that_is_followed_is_checked_as_one_that_is_made_here(
     assert content(store.root) == before
 
 
+def test_a_withdrawal_does_not_hit_what_is_published_here_meanwhile(
+    tmp_path: Path, store: Store, publish: Publish, monkeypatch: pytest.MonkeyPatch
+):
+    """The number of a withdrawn version that arrives is taken here, by another process, before the version is."""
+    source = Store.init(tmp_path / "source")
+    publish(source, NAME, 1)
+    source.withdraw(NAME, "1.0.0", "theirs")
+    withdraw_new = ChangeFollower.withdraw_new
+
+    def late(follower: ChangeFollower, references: list[Reference]) -> set[Reference]:
+        if references:
+            publish(store, NAME, 2)
+        return withdraw_new(follower, references)
+
+    monkeypatch.setattr(ChangeFollower, "withdraw_new", late)
+    report = pull(store, str(source.root))
+    assert [refusal.error.code for refusal in report.refused] == ["version-exists"]
+    assert [str(version) for version in store.versions(NAME)] == ["1.0.0"]
+
+
 # --- signatures
 
 
@@ -190,8 +212,8 @@ def test_no_number_of_forged_signatures_takes_one_away_that_counts(
     folder.mkdir(parents=True)
     (folder / signed[-1][0].removeprefix("sha256:")).write_text(f"{signed[-1][0]}\n")
     for number in range(2):
-        for each in signed:
-            flood(source, *each, number * LIMIT_PER_MANIFEST)
+        for what, path, signer in signed:
+            flood(source, what, path, signer, number * LIMIT_PER_MANIFEST)
         pull(store, str(source.root))
     assert store.aliases(NAME) == {"prod": "2.0.0"}
     assert store.rules.change.number == 2

@@ -12,6 +12,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
+from typing import TYPE_CHECKING
 
 import attrs
 
@@ -25,6 +26,9 @@ from compatkit.registry.copy.small_files import SignatureFiles
 from compatkit.registry.names import Reference, Version
 from compatkit.registry.settings import SettingsInForce
 from compatkit.registry.withdrawals import entry_path, second_path
+
+if TYPE_CHECKING:
+    from compatkit.registry.store import Store
 
 Entries = Mapping[int, SmallFile]
 """Entries of one log by number."""
@@ -56,13 +60,31 @@ class ChangeFollower:
 
     # --- withdrawals
 
-    def withdraw_new(self, references: Iterable[Reference]) -> None:
-        """Copy the withdrawals of versions that the target does not have yet, so that none is usable for a moment."""
+    def withdraw_new(self, references: Iterable[Reference]) -> set[Reference]:
+        """Copy the withdrawals of versions that the target does not have yet, so that none is usable for a moment.
+
+        Returns:
+            The versions that were withdrawn.
+        """
+        withdrawn: set[Reference] = set()
         for reference, entries, existing in self._withdrawals(references):
             if new := new_entries(entries, existing):
                 self._create_withdrawals(reference, new)
                 if reference in self.origin_withdrawn([reference]):
                     self._report_withdrawn(reference)
+                    withdrawn.add(reference)
+        return withdrawn
+
+    def take_back(self, reference: Reference, store: Store) -> None:
+        """Restore another component that was published here under a number whose withdrawal had just arrived.
+
+        Args:
+            reference: Version in the origin.
+            store: Registry that is the target.
+        """
+        reason = f"The withdrawal is of {reference.digest} in {self.origin.address}, not of this component"
+        withdrawals = store.references.withdrawals(reference.name)
+        withdrawals.append(_version(reference), reason, restore=True, author=store.author)
 
     def follow_withdrawals(self, references: Iterable[Reference]) -> None:
         """Copy or offer the withdrawals and restorations of versions that the target had before the transfer."""

@@ -309,7 +309,7 @@ class ComponentTransfer:
         existing = {reference: self.target.digest(reference) for reference in versions}
         new = [reference for reference in versions if existing[reference] is None]
         self.settings.progress(0, len(new), "creating versions")
-        self.changes.withdraw_new(new)
+        withdrawn = self.changes.withdraw_new(new)
         if not self.pushes:  # before the versions, as an interrupted pull adds none to versions that are here
             self._copy_records(new)
         if self._admission is None:
@@ -330,6 +330,8 @@ class ComponentTransfer:
                 f"{reference.digest} in {self.origin.address}. {self._advice(reference)}",
                 subject=str(reference),
             )
+            if digest is not None and reference in withdrawn and self._store is not None:
+                self.changes.take_back(reference, self._store)
             self._drop(reference, error)
         if self.pushes:  # also what an interrupted push left out
             self._copy_records(self._remaining(versions))
