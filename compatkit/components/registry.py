@@ -17,6 +17,7 @@ from compatkit.components.policies import Policies
 from compatkit.components.publishing import Publishing
 from compatkit.errors import CompatkitError, InvalidName, NotFound, UsageError
 from compatkit.evaluation.component import Component
+from compatkit.foundation import cache
 from compatkit.foundation.addresses import local
 from compatkit.foundation.arguments import checks_arguments
 from compatkit.foundation.display import LINES, Shown
@@ -323,7 +324,7 @@ class Registry(Comparing, Publishing, Copying, Changing, Shown):
 
     def _description(self) -> str:
         """Return its folder and the first names with their latest versions."""
-        where = f"Registry({str(self.store.root)!r})"
+        where = f"Registry({(cache.mirrored(self.store.root) or str(self.store.root))!r})"
         try:
             count = len(self)
             shown = self.search(latest=True, limit=LINES - 10)

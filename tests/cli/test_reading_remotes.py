@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+import compatkit as ck
+
 HEAD, EXTRACTOR = "digits/left.head", "digits/left.extractor"
 
 
@@ -98,6 +100,10 @@ def test_the_disk_usage_of_a_remote_does_not_pass_for_its_size(run: Any, team: s
 def test_errors_name_the_remote_and_not_its_copy(run: Any, team: str):
     result = run("--registry", "team:", "show", "no/such.head")
     assert result.code == 2 and team in result.err and "/mirrors/" not in result.err
+
+
+def test_a_registry_in_python_is_shown_with_the_address_of_its_remote(run: Any, team: str):
+    assert str(ck.Registry("team:")).startswith(f"Registry({team!r})")
 
 
 def test_a_remote_is_verified(run: Any, team: str):
