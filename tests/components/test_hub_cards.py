@@ -123,6 +123,9 @@ def test_timm_builds_the_network_from_the_repository(
     registry.push(REMOTE, options=options, create=True)
     config, model, kwargs = load_model_config_from_hf("user/net", cache_dir=tmp_path / "cache")
     assert model == "test_resnet" and kwargs["in_chans"] == 3
+    assert not {"tag", "license", "origin_url", "test_input_size"} & config.keys(), (
+        "those of timm's own weights"
+    )
     assert config["label_names"] == list(LABELS) and config["num_classes"] == 3
     network = timm.create_model("hf-hub:user/net", pretrained=True, cache_dir=tmp_path / "cache").eval()
     images = torch.rand(4, 3, 32, 32)

@@ -7,15 +7,19 @@ from contextlib import ExitStack
 from pathlib import Path
 from textwrap import dedent
 
+import attrs
 import pytest
 from far import content
 
 from compatkit.errors import EnvironmentFailure, FormatError, IntegrityError, PluginError, UsageError
 from compatkit.plugins.files import offered
+from compatkit.registry.copy.settings import TransferSettings
 from compatkit.registry.maintenance.check import examine
 from compatkit.registry.remotes.address import locate
 from compatkit.registry.remotes.files import Files
+from compatkit.registry.remotes.objectstore import Site
 from compatkit.registry.remotes.pushpull import pull, push
+from compatkit.registry.remotes.remote import Remote
 from compatkit.registry.store import Store
 
 HEADER = """
@@ -230,3 +234,37 @@ def test_packages_that_cannot_be_written_are_an_error_of_the_environment(source:
     with pytest.raises(EnvironmentFailure, match="no permission") as error:
         push(source, "lab://box")
     assert error.value.subject == "lab://box"
+
+
+def test_a_store_with_a_site_is_asked_for_changes_until_nobody_else_writes(offer: Offer, source: Store):
+    offer(
+        """
+        from compatkit.registry.remotes.objectstore import Site
+
+        def open_remote(address):
+            return Shown()
+
+        class Shown(Lab):
+            exclusive = True
+            parallel = 1  # a call that waits for another one would never end
+            def present(self, changes):
+                for _ in range(2):
+                    files = changes(Site("lab://shown"))
+                FILES.update((path, bytes(content)) for path, content in files.items())
+        """
+    )
+    asked: list[tuple[str, bytes | None]] = []
+
+    def site_files(store: Store, remote: Remote, site: Site, notes: list[str]) -> dict[str, bytes]:
+        asked.append((site.address, remote.files.read("card", 0, 9)))
+        notes.append("told once")
+        return {"card": " ".join(remote.names()).encode()}
+
+    settings = TransferSettings(site_files=site_files)
+    assert push(source, "lab://shown", settings=attrs.evolve(settings, dry_run=True)).notes == []
+    assert asked == []
+    assert push(source, "lab://shown", settings=settings).check().notes == ["told once"]
+    assert asked == [("lab://shown", None)] * 2
+    remote = locate("lab://shown")
+    assert isinstance(remote, Files)
+    assert remote.read("card", 0, 99) == b"digits/mnist.extractor digits/mnist.head"

@@ -20,6 +20,14 @@ CONFIG, WEIGHTS = "config.json", "model.safetensors"
 OWN_KEY = "compatkit"
 """Key of ``config.json`` with the digest of the recombination; by it a file of compatkit is recognized."""
 MAX_CONFIG = 2**23
+_OF_THESE_WEIGHTS = frozenset(
+    {
+        *("input_size", "fixed_input_size", "min_input_size", "pool_size", "mean", "std", "interpolation"),
+        *("crop_pct", "crop_mode", "num_classes", "first_conv", "classifier", "custom_load"),
+    }
+)
+"""Entries of ``pretrained_cfg`` that hold for any weights of the network; others, such as ``tag``, ``license`` and
+``test_input_size``, describe the weights that timm itself offers."""
 
 
 def is_of_timm(remote: Remote, recombination: Listed) -> bool:
@@ -61,7 +69,8 @@ def write_timm_files(store: Store, recombination: Listed, folder: Path) -> dict[
     labels = [label.name for label in data.labels or ()]
     write_config(config, whole.model, whole.kwargs, _images(data), labels)
     values: dict[str, Any] = loads(config.read_bytes(), what=CONFIG, max_bytes=MAX_CONFIG)
-    config.write_bytes(dumps({**values, OWN_KEY: recombination.reference.digest}))
+    images = {name: value for name, value in values["pretrained_cfg"].items() if name in _OF_THESE_WEIGHTS}
+    config.write_bytes(dumps({**values, "pretrained_cfg": images, OWN_KEY: recombination.reference.digest}))
     return {CONFIG: config, WEIGHTS: weights.path}
 
 
