@@ -34,7 +34,9 @@ def normalized(address: str | os.PathLike[str]) -> str:
             path on another system; or no text at all.
     """
     if not isinstance(address, str | os.PathLike):
-        raise UsageError(f"Expected a path or an address, got {redacted(repr(address)):.80}.")
+        raise UsageError(
+            f"Expected a path or an address, got {redacted(repr(address)):.80}.", subject=address
+        )
     text = os.fsdecode(address)
     if "::" in text and "://" in text:
         raise _refused(text, "chains file systems by '::', which is not supported; name one")

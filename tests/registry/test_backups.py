@@ -165,7 +165,7 @@ def test_another_order_can_fail(
 ) -> None:
     original = shutil.copytree(store.root, tmp_path / "original")
     found: set[str] = set()
-    for seed in range(25):
+    for seed in range(200):
         root = shutil.copytree(original, tmp_path / f"parts{seed}")
         found |= faults(interleaved(Store.open(root), tmp_path / f"copy{seed}", order, seed, monkeypatch))
         if code in found:

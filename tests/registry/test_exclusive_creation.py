@@ -238,10 +238,7 @@ def test_a_number_of_calls_that_is_none_is_a_fault_of_the_plugin(
 ):
     from compatkit_plugins.remotes import fsspec as plugin
 
-    monkeypatch.setattr(plugin, "filesystem_class", lambda protocol: System)
+    monkeypatch.setattr(plugin, "open_system", lambda address, options: (None, "x"))
     monkeypatch.setattr(plugin, "FileSystemStore", lambda *arguments: misnumbered(parallel))
-    monkeypatch.setattr(System, "_get_kwargs_from_urls", lambda address: {}, raising=False)
-    monkeypatch.setattr(System, "_strip_protocol", lambda address: "x", raising=False)
-    monkeypatch.setattr(System, "__init__", lambda self, **options: None)
     with pytest.raises(PluginError, match="parallel"):
         push(source, "memory://x")

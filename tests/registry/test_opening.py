@@ -84,9 +84,11 @@ def test_a_folder_that_is_no_registry_is_refused(tmp_path: Path, publish: Publis
     publish(here.store, "c/d")
     with pytest.raises(LayoutError):
         door(here, tmp_path)
-    if door in (import_from, repair, reopen):
+    if door in (import_from, repair, reopen):  # a remote that cannot be opened, and one that holds images
         with pytest.raises(UsageError):
-            door(here, "s3://bucket/parts")
+            door(here, "nothing://bucket/parts")
+        with pytest.raises(UsageError):
+            door(here, f"oci-layout://{tmp_path}/layout")
 
 
 @pytest.mark.parametrize("door", [pull, push])

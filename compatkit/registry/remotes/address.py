@@ -50,6 +50,7 @@ def locate(remote: AnyRegistry | Located, options: Mapping[str, Any] | None = No
         raise UsageError(
             "Expected a folder, an address such as s3://bucket/parts or a Registry, got "
             f"{redacted(repr(remote)):.100}.",
+            subject=remote,
         )
     address = normalized(remote)
     if is_url(address):
