@@ -34,9 +34,7 @@ def normalized(address: str | os.PathLike[str]) -> str:
             path on another system; or no text at all.
     """
     if not isinstance(address, str | os.PathLike):
-        raise UsageError(
-            f"Expected a path or an address, got {redacted(repr(address)):.80}.", subject=address
-        )
+        raise not_an_address(address, "Expected a path or an address")
     text = os.fsdecode(address)
     if "::" in text and "://" in text:
         raise _refused(text, "chains file systems by '::', which is not supported; name one")
@@ -49,6 +47,18 @@ def normalized(address: str | os.PathLike[str]) -> str:
     if not rest or (scheme in REMOTE and rest.startswith("/")):
         raise _refused(text, f"has nothing after {scheme}://; write {scheme}://bucket/folder")
     return f"{scheme}://{rest}"
+
+
+def not_an_address(value: object, expected: str) -> UsageError:
+    """Return the error for a value of another type; it is the subject unless it shows a credential.
+
+    Args:
+        value: What came in place of an address.
+        expected: Start of the message.
+    """
+    text = repr(value)
+    subject = value if redacted(text) == text else None
+    return UsageError(f"{expected}, got {redacted(text):.100}.", subject=subject)
 
 
 def local(path: str | os.PathLike[str], what: str) -> str:

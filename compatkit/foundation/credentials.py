@@ -17,6 +17,8 @@ _HARMLESS = frozenset("accept accept-encoding accept-language content-type user-
 """Headers without secrets."""
 HIDDEN = "***"
 """Stands for a value that was removed."""
+_PLAIN = frozenset({"true", "false", "none", "null"})
+"""Values that are no secret, whatever their option is called: ``token=false``."""
 SHORTEST = 4
 """Least length of a value that is removed wherever it occurs; shorter ones would garble messages."""
 _REMOTES = frozenset(
@@ -156,7 +158,7 @@ def remember(address: str, options: Mapping[str, Any] | None = None) -> None:
     """
     for secret in {*_secrets_of_address(address), *_secrets_of_options(options or {})}:
         for form in (secret, unquote(secret), quote(secret, safe=""), quote_plus(secret), repr(secret)[1:-1]):
-            if len(form) >= SHORTEST and form.strip("*"):
+            if len(form) >= SHORTEST and form.strip("*") and form.lower() not in _PLAIN:
                 _known[form] = None
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from compatkit.errors import UsageError
-from compatkit.foundation.addresses import is_url, normalized
+from compatkit.foundation.addresses import is_url, normalized, not_an_address
 from compatkit.foundation.credentials import redacted
 from compatkit.registry.opening import AnyRegistry, open_store_of
 from compatkit.registry.remotes import named
@@ -47,11 +47,7 @@ def locate(remote: AnyRegistry | Located, options: Mapping[str, Any] | None = No
             )
         return store.root
     if not isinstance(remote, str | os.PathLike) or not os.fsdecode(remote).strip():
-        raise UsageError(
-            "Expected a folder, an address such as s3://bucket/parts or a Registry, got "
-            f"{redacted(repr(remote)):.100}.",
-            subject=remote,
-        )
+        raise not_an_address(remote, "Expected a folder, an address such as s3://bucket/parts or a Registry")
     address = normalized(remote)
     if is_url(address):
         return open_address(address, options)
