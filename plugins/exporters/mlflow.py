@@ -50,10 +50,10 @@ def export(
             f"MLflow folders need {' and '.join(missing)}, not installed here. Run: pip install 'compatkit[mlflow]'",
             subject=missing[0],
         )
-    import mlflow.pyfunc
-    from mlflow.models import Model, ModelSignature
-    from mlflow.pytorch import save_model
-    from mlflow.types import Schema, TensorSpec
+    import mlflow.pyfunc  # type: ignore[import-not-found]
+    from mlflow.models import Model, ModelSignature  # type: ignore[import-not-found]
+    from mlflow.pytorch import save_model  # type: ignore[import-not-found]
+    from mlflow.types import Schema, TensorSpec  # type: ignore[import-not-found]
 
     details = json.loads(description)
     network, example = module, inputs[0]

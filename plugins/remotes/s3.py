@@ -80,7 +80,7 @@ class S3Store(FileSystemStore):
         prefix, further = f"{self._key(folder)}/", dict[str, str]()
         while True:
             try:
-                answer = self._call(None, "list_objects_v2", Prefix=prefix, **self.system.req_kw, **further)
+                answer = self._call(None, "list_objects_v2", Prefix=prefix, **self._s3.req_kw, **further)
             except FileNotFoundError as error:
                 return unless_bucket_missing(error, None)
             for item in answer.get("Contents", []):
@@ -90,12 +90,17 @@ class S3Store(FileSystemStore):
                 return None
             further = {"ContinuationToken": answer["NextContinuationToken"]}
 
+    @property
+    def _s3(self) -> Any:
+        """The file system of s3fs, which has no types."""
+        return self.system
+
     def _key(self, path: str) -> str:
-        return str(self.system.split_path(self.path(path))[1])
+        return str(self._s3.split_path(self.path(path))[1])
 
     def _call(self, key: str | None, operation: str, **arguments: Any) -> Any:
         """Call an operation of S3 on the bucket, or on one object."""
-        bucket = self.system.split_path(self.root)[0]
+        bucket = self._s3.split_path(self.root)[0]
         if key is not None and operation != "list_multipart_uploads":
             arguments["Key"] = key
-        return self.system.call_s3(operation, Bucket=bucket, **arguments)
+        return self._s3.call_s3(operation, Bucket=bucket, **arguments)
