@@ -85,7 +85,7 @@ def test_the_installation_knows_the_entry_points() -> None:
     assert mine == POINTS, "entry points are written at installation: run `pip install -e .` again"
 
 
-IMPORTED_AS = {"pillow": "PIL", "scikit-learn": "sklearn"}
+IMPORTED_AS = {"mlflow-skinny": "mlflow", "pillow": "PIL", "scikit-learn": "sklearn"}
 REACHED_BY_NAME = {"s3fs": "fsspec imports it for s3://"}
 
 
@@ -119,6 +119,10 @@ def test_what_is_imported_is_declared_and_what_is_declared_is_imported() -> None
         "fsspec": "remotes",
         "huggingface_hub": "remotes",
         "lpips": "lpips",
+        "mlflow": "mlflow",
+        "paramiko": "sftp",
+        "requests": "remotes",
+        "urllib3": "remotes",
         "pandas": "pandas",
         "pyarrow": "datasets",
         "ray": "ray",

@@ -87,6 +87,7 @@ def s3rver_site(folder: Path, stack: ExitStack) -> Site:
 
 
 def sftp_site(folder: Path, stack: ExitStack) -> Site:
+    pytest.importorskip("paramiko", reason="paramiko is not installed: pip install 'compatkit[sftp]'")
     server = stack.enter_context(servers.sshd(folder / "server"))
     keygen = servers.program("ssh-keygen", "apt-get install openssh-client")
     command = [keygen, "-q", "-t", "ed25519", "-N", "", "-f", str(folder / "other")]

@@ -241,10 +241,11 @@ class ChangeFollower:
             offer = OfferedChange(
                 "alias", what, f"{current or 'none'} -> {last or 'removed'}", "--follow-aliases"
             )
-            is_asked, is_protected = (
-                self.settings.follow_aliases or (current is None and not existing),
-                self.rules.settings.protects(alias),
+            is_absent = current is None and not existing
+            is_asked = (
+                self.settings.follow_aliases or is_absent or self._is_half_copied(name, alias, existing)
             )
+            is_protected = self.rules.settings.protects(alias)
             if not self._may_follow(offer, is_asked, new, is_protected):
                 return
             if not self.settings.dry_run:
@@ -256,6 +257,12 @@ class ChangeFollower:
             self.report.aliases.append(what)
         if not self.settings.dry_run:
             self._point(name, alias, last, max(entries, default=0))
+
+    def _is_half_copied(self, name: str, alias: str, existing: Entries) -> bool:
+        """Return whether an interrupted transfer left the moves of a new alias without its pointer, written last."""
+        moves = _aliases(self.target, name).log(alias)
+        is_pointed = self.target.read_small_file(f"refs/{name}/@aliases/{alias}") is not None
+        return bool(existing and moves) and moves[-1].after is not None and not is_pointed
 
     def _is_in_target(self, reference: Reference) -> bool:
         """Return whether the target has the same component under this name and version, or will have it."""
