@@ -34,12 +34,10 @@ class Author:
 
     Attributes:
         by: Identity of the key, ``ed25519:...``, or the user's name.
-        commit: Git commit of the working folder; empty if it is in no repository.
         key: Private key that signs, or None.
     """
 
     by: str
-    commit: str = ""
     key: SigningKey | None = attrs.field(default=None, repr=False)
 
     @classmethod
@@ -54,17 +52,22 @@ class Author:
             MissingDependency: ``cryptography`` is not installed.
         """
         chosen = key if key is not None else os.environ.get(VARIABLE) or None
-        commit = _commit(os.getcwd())
         if chosen is None:
-            return cls(_user(), commit)
+            return cls(_user())
         from compatkit.registry.signing.private_keys import SigningKey, key_file
 
         used = chosen if isinstance(chosen, SigningKey) else SigningKey.load(key_file(chosen))
-        return cls(used.public.id, commit, used)
+        return cls(used.public.id, used)
+
+    @property
+    def commit(self) -> str:
+        """Git commit of the working folder, empty if it is in no repository; git is only asked for a change."""
+        return _commit(os.getcwd())
 
     def fields(self) -> dict[str, str]:
         """Return the fields of a record."""
-        return {"by": self.by, **({"commit": self.commit} if self.commit else {})}
+        commit = self.commit
+        return {"by": self.by, **({"commit": commit} if commit else {})}
 
     def signer(self, root: Path) -> BeforeChange | None:
         """Return a function that signs an entry of a log before it is created; None without a key.

@@ -13,7 +13,7 @@ import json
 import os
 import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -154,14 +154,14 @@ class Evidence:
         objects: Blobs of the registry.
         trusted: Keys of which one must have signed a result; None counts all results.
         local_cache: Cache of documents that were read before; None reads each again.
-        key: Private key that signs recorded results, or None.
+        key: Function that returns the private key that signs recorded results, or None; reading does not call it.
     """
 
     root: Path
     objects: Objects
     trusted: Trusted | None = None
     local_cache: LocalCache | None = None
-    key: SigningKey | None = None
+    key: Callable[[], SigningKey | None] = lambda: None
 
     def add(
         self,
@@ -251,8 +251,8 @@ class Evidence:
         edge = self.objects.put(result)
         folder = self._folder(extractor, head) / key_of(dict(conditions))
         path, line = folder / _hexadecimal(edge.blob), f"{edge.blob}\n".encode()
-        if self.key is not None:
-            Signatures(self.root).add(edge.blob, self.key.sign(edge.blob, None).to_bytes())
+        if (key := self.key()) is not None:
+            Signatures(self.root).add(edge.blob, key.sign(edge.blob, None).to_bytes())
         with environment("write", folder):
             created = durable.create_once(
                 path, line, self.root, lambda: self.objects.retain(edge.blob) or self.objects.put(result)

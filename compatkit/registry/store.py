@@ -381,7 +381,7 @@ class Store:
         """Measured results of pairs."""
         from compatkit.registry.evidence import Evidence
 
-        return Evidence(self.root, self.objects, self.signers, self.local_cache, self.author.key)
+        return Evidence(self.root, self.objects, self.signers, self.local_cache, lambda: self.author.key)
 
     @property
     def signatures(self) -> Signatures:

@@ -19,7 +19,7 @@ from small import data_set
 
 import compatkit as ck
 from compatkit.cli import main
-from compatkit.components.cards.contents import Contents, Listed
+from compatkit.components.cards.contents import Contents, ListedComponent
 from compatkit.components.cards.text import MARK, card
 from compatkit.components.splitting import publish_split, split
 from compatkit.contracts.manifest import About
@@ -325,9 +325,9 @@ def test_texts_of_a_manifest_bring_nothing_into_a_card(registry: ck.Registry, te
 
     reference = registry.store.resolve("nets/one.head")
     manifest = registry.store.manifest(reference)
-    plain = ModelCard(card(contents_of(Listed(reference, manifest)), SITE))
+    plain = ModelCard(card(contents_of(ListedComponent(reference, manifest)), SITE))
     about = About(title=text, description=text, license=text, source=text, tags={"a": text, text: "b"})
-    made = card(contents_of(Listed(reference, attrs.evolve(manifest, about=about))), SITE)
+    made = card(contents_of(ListedComponent(reference, attrs.evolve(manifest, about=about))), SITE)
     read = ModelCard(made)
     assert len(made.encode()) < 20_000 and made.count(MARK) == 1
     assert read.data.library_name == "compatkit" and set(read.data.to_dict()) <= {
@@ -358,7 +358,7 @@ def test_texts_of_a_manifest_bring_nothing_into_a_card(registry: ck.Registry, te
 SITE = Site("hf://models/user/net")
 
 
-def contents_of(*components: Listed) -> Contents:
+def contents_of(*components: ListedComponent) -> Contents:
     return Contents(components, ())
 
 
@@ -374,4 +374,7 @@ def test_a_source_on_the_hub_is_the_base_model(registry: ck.Registry):
         "hf-hub:a/b\nlicense: mit": None,
     }.items():
         changed = attrs.evolve(manifest, about=About(source=source))
-        assert ModelCard(card(contents_of(Listed(reference, changed)), SITE)).data.base_model == expected
+        assert (
+            ModelCard(card(contents_of(ListedComponent(reference, changed)), SITE)).data.base_model
+            == expected
+        )

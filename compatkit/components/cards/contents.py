@@ -29,7 +29,7 @@ _RESULT = re.compile(
 
 
 @attrs.frozen
-class Listed:
+class ListedComponent:
     """The latest version of a name that was not withdrawn.
 
     Attributes:
@@ -72,13 +72,13 @@ class Contents:
         more_pairs: Number of pairs that were not looked at.
     """
 
-    components: Sequence[Listed]
+    components: Sequence[ListedComponent]
     pairs: Sequence[Pair]
     more: int = 0
     more_pairs: int = 0
 
     @property
-    def recombinations(self) -> list[Listed]:
+    def recombinations(self) -> list[ListedComponent]:
         """The components that are recombinations."""
         return [item for item in self.components if item.manifest.kind == "recombination"]
 
@@ -120,12 +120,12 @@ def _policy(measured: Sequence[Cell]) -> str:
     return policies.pop() if len(policies) == 1 else DEFAULT
 
 
-def _listed(remote: Remote, name: str, notes: list[str]) -> Listed | None:
+def _listed(remote: Remote, name: str, notes: list[str]) -> ListedComponent | None:
     try:
         with remote.translate_errors():
             reference = resolving.resolve(remote.references, Reference.parse(name))
             digest = str(reference.digest)
-            return Listed(reference, from_bytes(remote.document(digest, name), what=name))
+            return ListedComponent(reference, from_bytes(remote.document(digest, name), what=name))
     except NotFound:
         return None  # all versions were withdrawn
     except EnvironmentFailure:
@@ -136,10 +136,10 @@ def _listed(remote: Remote, name: str, notes: list[str]) -> Listed | None:
 
 
 def _cells(
-    remote: Remote, pairs: Sequence[tuple[Listed, Listed]], notes: list[str]
+    remote: Remote, pairs: Sequence[tuple[ListedComponent, ListedComponent]], notes: list[str]
 ) -> dict[tuple[Reference, Reference], list[Cell]]:
     """Return the measured cells of pairs, in the order of their digests."""
-    by_functions: dict[tuple[str, str], list[tuple[Listed, Listed]]] = {}
+    by_functions: dict[tuple[str, str], list[tuple[ListedComponent, ListedComponent]]] = {}
     for left, right in pairs:
         by_functions.setdefault((_hexadecimal(left.function), _hexadecimal(right.function)), []).append(
             (left, right)

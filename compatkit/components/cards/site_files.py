@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from compatkit.errors import CompatkitError, EnvironmentFailure
 
 if TYPE_CHECKING:
-    from compatkit.components.cards.contents import Listed
+    from compatkit.components.cards.contents import ListedComponent
     from compatkit.registry.copy.settings import SiteWriter
     from compatkit.registry.remotes.objectstore import Site, SiteFiles
     from compatkit.registry.remotes.remote import Remote
@@ -56,7 +56,7 @@ def _changes(store: Store, remote: Remote, site: Site, notes: list[str], replace
 
 
 def _timm_files(
-    store: Store, remote: Remote, site: Site, notes: list[str], only: Listed | None, replace: bool
+    store: Store, remote: Remote, site: Site, notes: list[str], only: ListedComponent | None, replace: bool
 ) -> tuple[dict[str, bytes | Path | None], bool]:
     """Return the changes of the files for timm, and whether the only recombination can then be read from them."""
     from compatkit.components.cards.timm_files import (

@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from compatkit.components.cards.contents import Contents, Listed, Pair
+from compatkit.components.cards.contents import Contents, ListedComponent, Pair
 from compatkit.contracts.manifest import About
 from compatkit.foundation.display import visible
 from compatkit.registry.remotes.objectstore import Site
@@ -108,13 +108,13 @@ def _tags(contents: Contents) -> list[str]:
     return sorted(text for text in texts if _TAG.fullmatch(text) and text != "compatkit")[:MAX_TAGS]
 
 
-def _title(components: Sequence[Listed], site: Site) -> str:
+def _title(components: Sequence[ListedComponent], site: Site) -> str:
     if len(components) == 1:
         return _text(components[0].manifest.about.title or components[0].reference.name, MAX_TITLE)
     return _text(site.address.rpartition("/")[2], MAX_TITLE)
 
 
-def _introduction(components: Sequence[Listed]) -> list[str]:
+def _introduction(components: Sequence[ListedComponent]) -> list[str]:
     if not components:
         return ["This registry of neural network components is empty.", ""]
     count = (
@@ -129,7 +129,7 @@ def _introduction(components: Sequence[Listed]) -> list[str]:
     ]
 
 
-def _loading(components: Sequence[Listed], site: Site, timm_reference: str) -> list[str]:
+def _loading(components: Sequence[ListedComponent], site: Site, timm_reference: str) -> list[str]:
     address = json.dumps(visible(site.address))
     lines = ["```python", "import compatkit as ck", "", f'registry = ck.Registry.clone({address}, "parts")']
     lines += [f'part = registry.load("{components[0].reference}")'] if components else []
@@ -166,7 +166,7 @@ def _components(contents: Contents) -> list[str]:
     return lines
 
 
-def _section(item: Listed, contents: Contents) -> list[str]:
+def _section(item: ListedComponent, contents: Contents) -> list[str]:
     about = item.manifest.about
     lines = [f"## {_text(str(item.reference), MAX_TITLE)}", ""]
     if about.description:
@@ -183,7 +183,7 @@ def _about(about: About) -> Iterator[tuple[str, str]]:
         yield "tags", ", ".join(f"{key} {value}" for key, value in sorted(about.tags.items()))
 
 
-def _parents(item: Listed, contents: Contents) -> Iterator[tuple[str, str]]:
+def _parents(item: ListedComponent, contents: Contents) -> Iterator[tuple[str, str]]:
     for parent in item.manifest.parents:
         name = contents.named(parent.component)
         yield parent.relation.replace("_", " "), name or short_digest(parent.component)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from compatkit.components.cards.contents import Listed
+from compatkit.components.cards.contents import ListedComponent
 from compatkit.components.composition import EXTRACTOR, HEAD
 from compatkit.components.exports.writing import write
 from compatkit.components.recombinations import load_recombination
@@ -30,7 +30,7 @@ _OF_THESE_WEIGHTS = frozenset(
 ``test_input_size``, describe the weights that timm itself offers."""
 
 
-def is_of_timm(remote: Remote, recombination: Listed) -> bool:
+def is_of_timm(remote: Remote, recombination: ListedComponent) -> bool:
     """Return whether the parts of a recombination are of one network of timm, by their manifests."""
     networks = [
         from_bytes(remote.document(parent.component, str(recombination.reference))).blueprint.network
@@ -40,7 +40,7 @@ def is_of_timm(remote: Remote, recombination: Listed) -> bool:
     return len(networks) == 2 and networks[0] == networks[1] and networks[0][0] == "timm"
 
 
-def write_timm_files(store: Store, recombination: Listed, folder: Path) -> dict[str, Path]:
+def write_timm_files(store: Store, recombination: ListedComponent, folder: Path) -> dict[str, Path]:
     """Write a recombination as timm reads it.
 
     Args:

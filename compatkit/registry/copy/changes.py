@@ -8,7 +8,6 @@ are required, each copied entry must be signed.
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
@@ -23,6 +22,7 @@ from compatkit.registry.copy.endpoints import Origin, SmallFile, Target
 from compatkit.registry.copy.report import OfferedChange, Refusal, TransferReport, Withdrawal, on_refusal
 from compatkit.registry.copy.settings import TransferSettings
 from compatkit.registry.copy.small_files import SignatureFiles
+from compatkit.registry.log import NUMBER
 from compatkit.registry.names import Reference, Version
 from compatkit.registry.settings import SettingsInForce
 from compatkit.registry.withdrawals import entry_path, second_path
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 Entries = Mapping[int, SmallFile]
 """Entries of one log by number."""
-_NUMBER = re.compile("[1-9][0-9]{0,8}")
 
 
 @attrs.define(eq=False)
@@ -363,7 +362,7 @@ def _read_logs(side: Origin, folders: list[str]) -> dict[str, Entries]:
     paths: dict[str, dict[int, str]] = defaultdict(dict)
     for path in side.list_small_files(folders):
         folder, _, number = path.rpartition("/")
-        if folder in folders and _NUMBER.fullmatch(number):
+        if folder in folders and NUMBER.fullmatch(number):
             paths[folder][int(number)] = path
     contents = dict(side.read_small_files([path for files in paths.values() for path in files.values()]))
     return {
