@@ -1,6 +1,6 @@
 """The ladder of bridges: how well does each rung fit a head to features that it was never trained for?
 
-There is no paper of this ladder; its rungs come from several (see docs/bridges.md). Two networks are trained
+There is no paper of this ladder; its rungs come from several (see docs/how_to/bridges.md). Two networks are trained
 independently. The extractor of one gets the head of the other, rung by rung, with 10, 100 and 1,000 unlabeled images,
 and as many labeled ones for the rungs that need them. Accuracy is measured on test images of the extractor's domain.
 
@@ -238,7 +238,7 @@ STUDY = Study(
     title="the ladder of bridges",
     question="How far does each rung carry a head onto features that it was never trained for, with how many images, "
     "and does agreement with the head's own network tell which to take?",
-    reference="compatkit, docs/bridges.md; no paper has this ladder",
+    reference="compatkit, docs/how_to/bridges.md; no paper has this ladder",
     arms=ARMS,
     measures=_measures(),
     sizes=SIZES,

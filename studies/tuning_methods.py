@@ -1,7 +1,7 @@
 """Methods of fine-tuning: what does each gain over plain fine-tuning on few images?
 
-Papers: those of the regularizers, see ``docs/transferability.md``; strengths are those of their public code. None of
-    their figures is repeated here.
+Papers: those of the regularizers, see ``docs/how_to/transferability.md``; strengths are those of their public code.
+    None of their figures is repeated here.
 Here: the arms differ in the method alone; steps, rate and images are the same, without weight decay. ``fixed`` and
     ``two-layer`` train nothing but their heads, one layer or two; batch normalization takes the target's statistics.
 Control: ``random`` is the same method from Gaussian filters of the pretrained norms: what a method keeps there is

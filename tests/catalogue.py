@@ -1,7 +1,7 @@
 """The catalogue of bad input and bad surroundings: every case, and the tests that show it.
 
-A test shows a case by ``@pytest.mark.case("A1")``. ``pytest --catalogue=docs/catalogue.md`` writes the page with what
-came out; the markers are read from the sources, so that tests that did not run are listed too.
+A test shows a case by ``@pytest.mark.case("A1")``. ``pytest --catalogue=docs/reference/catalogue.md`` writes the page
+with what came out; the markers are read from the sources, so that tests that did not run are listed too.
 """
 
 from __future__ import annotations
@@ -106,8 +106,8 @@ def page(outcomes: Mapping[str, Iterable[Outcome]]) -> str:
         "# Catalogue",
         "",
         "Bad input and hostile environments, with the tests of each case. The result is a typed error or no effect,",
-        "never a crash, a hang or a silent change ([guarantees](security.md)). This page is written by",
-        "`pytest --catalogue=docs/catalogue.md`; add `-m 'not gpu'` to run the slow tests too.",
+        "never a crash, a hang or a silent change ([guarantees](../explanation/security.md)). This page is written by",
+        "`pytest --catalogue=docs/reference/catalogue.md`; add `-m 'not gpu'` to run the slow tests too.",
     ]
     for letter, title in GROUPS.items():
         lines += [

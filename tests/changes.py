@@ -1,4 +1,4 @@
-"""Pairs of manifests that differ in one thing: a row for every rule of docs/versions.md."""
+"""Pairs of manifests that differ in one thing: a row for every rule of docs/explanation/versions.md."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ def test_no_test_carries_an_unknown_case() -> None:
 
 
 def test_the_page_lists_every_case_with_its_tests() -> None:
-    text = (REPOSITORY / "docs" / "catalogue.md").read_text(encoding="utf-8")
+    text = (REPOSITORY / "docs" / "reference" / "catalogue.md").read_text(encoding="utf-8")
     assert [
         line.split(" ")[1] for line in text.splitlines() if line.startswith("| ") and "case" not in line[:8]
     ] == [*CASES]
@@ -31,7 +31,7 @@ def test_the_page_lists_every_case_with_its_tests() -> None:
         for test in tests
         if f"`{test.removeprefix('tests/')}`" not in text
     }
-    assert not missing, "write the page again: pytest --catalogue=docs/catalogue.md"
+    assert not missing, "write the page again: pytest --catalogue=docs/reference/catalogue.md"
 
 
 def test_markers_are_read_from_functions_classes_modules_and_parameters(tmp_path: Path) -> None:

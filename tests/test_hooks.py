@@ -20,13 +20,17 @@ HOOKS = {**arguments_of(Registration), **arguments_of(Training)}
 
 @pytest.mark.parametrize("name", HOOKS)
 def test_hook_has_a_heading_with_its_arguments(name: str) -> None:
-    headings = re.findall(r"^### (.+)$", (REPOSITORY / "docs" / "plugins.md").read_text(), re.MULTILINE)
+    headings = re.findall(
+        r"^### (.+)$", (REPOSITORY / "docs" / "how_to" / "plugins" / "index.md").read_text(), re.MULTILINE
+    )
     assert f"{name}({', '.join(HOOKS[name])})" in headings
 
 
 def test_no_heading_without_a_hook() -> None:
     headings = re.findall(
-        r"^### (compatkit_\w+)", (REPOSITORY / "docs" / "plugins.md").read_text(), re.MULTILINE
+        r"^### (compatkit_\w+)",
+        (REPOSITORY / "docs" / "how_to" / "plugins" / "index.md").read_text(),
+        re.MULTILINE,
     )
     assert sorted(headings) == sorted(HOOKS)
 

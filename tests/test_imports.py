@@ -1,4 +1,4 @@
-"""Who imports whom: the rooms of docs/architecture.md, read from the sources without running them.
+"""Who imports whom: the rooms of docs/explanation/architecture.md, read from the sources without running them.
 
 The page's table is the rule itself: a room that it does not list, or an arrow that it does not allow, fails here.
 """
@@ -151,7 +151,7 @@ def room_of(module: str, rooms: set[str]) -> str | None:
 
 
 def rows() -> list[Row]:
-    text = (REPOSITORY / "docs" / "architecture.md").read_text()
+    text = (REPOSITORY / "docs" / "explanation" / "architecture.md").read_text()
     section = text.split("\n## Rooms\n", 1)[1].split("\n## ", 1)[0]
     cells = [line.strip("|").split("|") for line in section.splitlines() if line.startswith("|")][2:]
     result: list[Row] = []
@@ -174,9 +174,9 @@ ROOMS = {room for row in ROWS for room in row.rooms}
 def test_every_module_has_a_room_and_every_room_a_module() -> None:
     mine = [name for name in sources() if within(name, "compatkit")]
     homeless = [name for name in mine if room_of(name, ROOMS) is None]
-    assert not homeless, f"no row under 'Rooms' of docs/architecture.md: {homeless}"
+    assert not homeless, f"no row under 'Rooms' of docs/explanation/architecture.md: {homeless}"
     empty = ROOMS - {room_of(name, ROOMS) for name in mine}
-    assert not empty, f"rooms of docs/architecture.md without a module: {sorted(empty)}"
+    assert not empty, f"rooms of docs/explanation/architecture.md without a module: {sorted(empty)}"
 
 
 def test_the_page_lets_arrows_point_downwards_only() -> None:

@@ -31,37 +31,37 @@ from compatkit.cli import COMMANDS, program
 WITH_PYTHON = [page for page in PAGES if blocks(page, "python")]
 ELSEWHERE = {
     "README.md": "tests/test_readme.py",
-    "docs/adaptation.md": "tests/test_runnable_pages.py",
-    "docs/adopting.md": "tests/test_runnable_pages.py",
-    "docs/bridges.md": "tests/test_runnable_pages.py",
-    "docs/fleet.md": "tests/test_runnable_pages.py",
-    "docs/recombinations.md": "tests/test_runnable_pages.py",
-    "docs/serving.md": "tests/test_serving_page.py",
+    "docs/how_to/adaptation.md": "tests/test_runnable_pages.py",
+    "docs/how_to/adopting.md": "tests/test_runnable_pages.py",
+    "docs/how_to/bridges.md": "tests/test_runnable_pages.py",
+    "docs/how_to/fleet.md": "tests/test_runnable_pages.py",
+    "docs/how_to/recombinations.md": "tests/test_runnable_pages.py",
+    "docs/how_to/serving.md": "tests/test_serving_page.py",
     "examples/third_party/README.md": "tests/test_third_party.py",
 }
 """Pages whose blocks run as scripts, and the tests that run them."""
-REMOTES = "docs/remotes.md"
+REMOTES = "docs/reference/remotes.md"
 NEEDS = {
     "import mlflow": "mlflow is no dependency; tests/test_plugin_page.py runs the block where it is installed",
     "import wandb": "wandb is no dependency; tests/test_plugin_page.py runs the block where it is installed",
 }
 """How blocks begin that cannot run here, and why; comments and blank lines before it do not count."""
 SMALLER = {
-    "docs/data.md": {"num_workers=4": "num_workers=1"},
-    "docs/distributed.md": {"batch_size=512": "batch_size=64"},
-    "docs/photos.md": {"batch_size=64": "batch_size=8", "size=128": "size=64"},
-    "docs/random_labels.md": {
+    "docs/reference/data.md": {"num_workers=4": "num_workers=1"},
+    "docs/how_to/distributed.md": {"batch_size=512": "batch_size=64"},
+    "docs/first_hour/photos.md": {"batch_size=64": "batch_size=8", "size=128": "size=64"},
+    "docs/how_to/random_labels.md": {
         "20_000, 25_000": "60, 60",
         "steps = 4000": "steps = 4",
         "batch_size=256": "batch_size=20",
         "evaluate_every=100": "evaluate_every=2",
     },
-    "docs/similarity.md": {"test=1000": "test=60"},
-    "docs/studies.md": {
+    "docs/how_to/similarity.md": {"test=1000": "test=60"},
+    "docs/how_to/studies.md": {
         'seeds=5, data="DIR"': 'seeds=1, data="packs", arms=["none"], changes={"steps": 2, "train": 100, "test": 100}'
     },
-    "docs/sweeps.md": {"workers=2": 'launcher="sequential"'},
-    "docs/transferability.md": {
+    "docs/how_to/sweeps.md": {"workers=2": 'launcher="sequential"'},
+    "docs/how_to/transferability.md": {
         "train=300": "train=80",
         "count=20": "count=1, block=1, most=4",
         '("loss_landscape")\n': '("loss_landscape", points=3)\n',

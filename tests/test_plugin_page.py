@@ -1,4 +1,4 @@
-"""docs/plugins.md is all that an author needs: it names everything that hooks are given, and its examples work."""
+"""The page of plugins is all that an author needs: it names everything that hooks get, and its examples work."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from compatkit.training.testing import assert_builder, assert_metric, assert_reg
 
 __all__ = ["install"]
 
-PAGE = (Path(__file__).resolve().parents[1] / "docs" / "plugins.md").read_text()
+PAGE = (Path(__file__).resolve().parents[1] / "docs" / "how_to" / "plugins" / "index.md").read_text()
 GIVEN: dict[str, type] = {
     "setup": ck.SetUp,
     "step": ck.Step,

@@ -164,7 +164,7 @@ def test_the_example_checker_sees_what_does_not_fit() -> None:
 def test_the_manifest_on_the_format_page_is_one() -> None:
     from compatkit.contracts.manifest import from_bytes, to_bytes
 
-    page = (REPOSITORY / "docs" / "format.md").read_text()
+    page = (REPOSITORY / "docs" / "reference" / "format.md").read_text()
     (example,) = re.findall(r"^```json\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     written = json.loads(to_bytes(from_bytes(example.encode())))
     assert written == json.loads(example), "the page leaves out a field, or its example is not a manifest"
@@ -174,7 +174,7 @@ def test_the_format_page_tells_of_every_folder_and_type() -> None:
     from compatkit.registry.layout import FOLDERS, LAYOUT, MARKER
     from compatkit.registry.weights.header import DTYPES
 
-    page = (REPOSITORY / "docs" / "format.md").read_text()
+    page = (REPOSITORY / "docs" / "reference" / "format.md").read_text()
     assert f"`{' '.join(DTYPES)}`" in page
     assert f"`layout` is {LAYOUT}." in page
     for name in (MARKER, *(folder.split("/")[0] for folder in FOLDERS)):

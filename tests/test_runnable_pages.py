@@ -17,7 +17,7 @@ import torch
 
 from compatkit.cli import main
 
-DOCS = Path(__file__).resolve().parents[1] / "docs"
+DOCS = Path(__file__).resolve().parents[1] / "docs" / "how_to"
 PAGES = ("adaptation.md", "adopting.md", "bridges.md", "fleet.md", "recombinations.md")
 PROGRESS = re.compile(r": step [\d,]+ of [\d,]+; ")
 EXIT = re.compile(r"# exit code ([0-9]+)$")

@@ -21,7 +21,7 @@ from PIL import Image
 import compatkit as ck
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(900)]
-PAGE = blocks(REPOSITORY / "docs" / "serving.md", "bash", "python")
+PAGE = blocks(REPOSITORY / "docs" / "how_to" / "serving.md", "bash", "python")
 PIP = "pip install onnxruntime fastapi uvicorn python-multipart mlflow"
 
 

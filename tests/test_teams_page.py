@@ -18,8 +18,8 @@ from compatkit.registry.signing.verify import require_signature
 from compatkit.registry.store import Store
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(600)]
-PAGE = blocks(REPOSITORY / "docs" / "teams.md", "bash")
-RECIPE = blocks(REPOSITORY / "docs" / "teams.md", "toml")[0].text.replace(
+PAGE = blocks(REPOSITORY / "docs" / "how_to" / "teams.md", "bash")
+RECIPE = blocks(REPOSITORY / "docs" / "how_to" / "teams.md", "toml")[0].text.replace(
     "steps = 300", "steps = 2\nbatch_size = 8"
 )
 EXIT_CODES = {"compatkit --registry mine push team: 'digits/mnist.*'": 2}

@@ -8,7 +8,7 @@ import re
 import pytest
 from pages import REPOSITORY
 
-PAGE = (REPOSITORY / "docs" / "tried_from_outside.md").read_text()
+PAGE = (REPOSITORY / "docs" / "reference" / "tried_from_outside.md").read_text()
 ROWS = [
     [cell.strip() for cell in line[1:-1].split("|")]
     for line in PAGE.splitlines()

@@ -82,7 +82,7 @@ class Policies(Mapping[str, Policy]):
         across_major: bool = False,
         expected: int | Policy | Anything | None = ANY,
     ) -> Policy:
-        """Set what new versions must keep working with; see ``docs/policies.md``.
+        """Set what new versions must keep working with; see ``docs/explanation/policies.md``.
 
         Args:
             scope: A name, a prefix such as ``"digits/"``, or a glob over whole names; only the most specific match of

@@ -2,7 +2,7 @@
 
 Gradients are reduced after the backward pass, in one order on all processes, not in hooks of a wrapper around each
 module: a step may use a module many times or in some processes only, and plugins call modules directly
-(docs/architecture.md, "Gradients are exchanged after the backward pass").
+(docs/explanation/architecture.md, "Gradients are exchanged after the backward pass").
 """
 
 from __future__ import annotations

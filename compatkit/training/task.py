@@ -142,7 +142,7 @@ def _model(instance: object, attribute: attrs.Attribute[Any], value: Any) -> Non
     if hasattr(value, "state_dict"):
         raise UsageError(
             f"'model' must be the name of a network; got {type_of(value)}. Parts are rebuilt from a name and "
-            "arguments: register a builder (compatkit_builders, docs/plugins.md) and name it, builder='mine'.",
+            "arguments: register a builder (hook compatkit_builders) and name it, builder='mine'.",
             subject="model",
         )
     TEXT(instance, attribute, value)

@@ -40,6 +40,6 @@ def open_remote(address: str, **options: Any) -> FileSystemStore:
     if protocol not in PROTOCOLS:
         raise UsageError(
             f"{protocol}:// is not an address that compatkit is tested with. Use s3://, hf://, sftp://, webdavs:// or, "
-            "to read, https://; or mount the store as a folder; or write a plugin (docs/plugins.md, Write a remote)"
+            "to read, https://; or mount the store as a folder; or write a plugin (hook compatkit_remotes)"
         )
     return FileSystemStore(*open_system(address, options))

@@ -1,4 +1,4 @@
-"""Every way to give data that docs/data.md promises: loaded, trained on by a recipe, told by its digest, and shown."""
+"""Every way to give data that page data.md promises: loaded, trained on by a recipe, told by its digest, and shown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/evidence.md: its commands run as written, one after the other, on a small registry with the names it uses."""
+"""Page evidence.md: its commands run as written, one after the other, on a small registry with its names."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from compatkit.contracts.manifest import About
 from compatkit.evaluation.conditions import key_of
 from compatkit.foundation.codec import loads
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "evidence.md").read_text()
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "explanation" / "evidence.md").read_text()
 BOTH = "digits/*", "digits/*"
 
 
@@ -76,10 +76,10 @@ def test_the_page_s_python_says_what_comes_out(digits: Path, capsys: pytest.Capt
     registry.matrix(*BOTH, [ck.data.load(name).test for name in ("mnist", "usps")])
     block, cells = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
     names: dict[str, Any] = {}
-    exec(compile(block, "docs/evidence.md", "exec"), names)
+    exec(compile(block, "docs/explanation/evidence.md", "exec"), names)
     printed, expected = capsys.readouterr().out, re.findall(r"print\(.*#  ?(.*)$", block, re.MULTILINE)
     assert expected == [printed.strip().replace("'", '"')]
-    exec(compile(cells, "docs/evidence.md", "exec"), names)
+    exec(compile(cells, "docs/explanation/evidence.md", "exec"), names)
     assert str(names["matrix"].to_numpy()) in capsys.readouterr().out
 
 

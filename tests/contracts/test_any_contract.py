@@ -17,7 +17,7 @@ from compatkit.contracts.evidence import Cell
 from compatkit.contracts.manifest import Manifest
 from compatkit.contracts.report import REQUIREMENTS, SEVERITIES, WORDS
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "contracts.md").read_text()
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "explanation" / "contracts.md").read_text()
 LISTED = set(re.findall(r"^\| `([a-z-]+)` \| (\w+) \| (\w+) \|", PAGE, re.MULTILINE))
 
 extractors, heads = manifests("extractor"), manifests("head")

@@ -1,6 +1,6 @@
 """Every finding: a pair that provokes it, with its level, severity and remedy, and one that does not.
 
-The findings listed here are those of docs/contracts.md, no more and no fewer.
+The findings listed here are those of docs/explanation/contracts.md, no more and no fewer.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from compatkit.contracts.evidence import Cell, Figure
 from compatkit.contracts.manifest import Manifest, Parent, manifest_digest
 from compatkit.contracts.report import Finding
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "contracts.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "explanation" / "contracts.md"
 
 
 class Pair(NamedTuple):

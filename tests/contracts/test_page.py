@@ -1,4 +1,4 @@
-"""The example of docs/contracts.md is what the program prints."""
+"""The example of docs/explanation/contracts.md is what the program prints."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from compatkit.cli import main
 from compatkit.contracts.manifest import Manifest
 from compatkit.registry.store import Store
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "contracts.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "explanation" / "contracts.md"
 WORDS = "--registry parts check 'digits/*' '*.head'"
 
 

@@ -22,7 +22,7 @@ from compatkit.errors import EnvironmentFailure, PluginError, UnknownName, Usage
 from compatkit.plugins import PluginWarning, listing
 from compatkit.training.testing import assert_builder
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "plugins.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "how_to" / "plugins" / "index.md"
 Install = Callable[..., None]
 Write = Callable[[str], None]
 

@@ -1,4 +1,4 @@
-"""docs/faults.md lists every code that an examination can give, as the library has it."""
+"""docs/reference/faults.md lists every code that an examination can give, as the library has it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from compatkit.registry.maintenance.faults import CODES
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "faults.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "faults.md"
 
 
 def test_the_page_lists_every_code_with_its_meaning():

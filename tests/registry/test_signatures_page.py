@@ -1,4 +1,4 @@
-"""docs/signatures.md lists every reason for which a signature does not count, and verifies one as it says."""
+"""docs/reference/signatures.md lists every reason for which a signature does not count, and verifies one as it says."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from compatkit.registry.signing.envelope import LIMIT, PAYLOAD_TYPE, PREDICATE_T
 from compatkit.registry.signing.private_keys import SigningKey
 from compatkit.registry.signing.signatures import LIMIT_PER_MANIFEST
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "signatures.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "reference" / "signatures.md").read_text(
+    encoding="utf-8"
+)
 
 
 def test_the_page_lists_every_reason_with_its_exit_code() -> None:

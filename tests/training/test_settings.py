@@ -14,7 +14,7 @@ from compatkit.errors import UsageError
 from compatkit.training.settings import plan_key
 
 TIMMS = "Fine-tuning as in timm"
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "training.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "training.md"
 
 
 def test_every_setting_is_on_the_page() -> None:

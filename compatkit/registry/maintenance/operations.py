@@ -233,7 +233,7 @@ class Maintenance:
         bind_name: bool = True,
         every: bool = False,
     ) -> list[SigningResult]:
-        """Sign components under their names and versions in this registry; see docs/signatures.md.
+        """Sign components under their names and versions in this registry; see docs/reference/signatures.md.
 
         Args:
             references: One or several references; a glob of names selects the latest version of each. A bare digest is

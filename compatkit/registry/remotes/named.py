@@ -267,7 +267,7 @@ def _check_no_secret(address: str, options: Mapping[str, Any]) -> None:
         plain = shown(address).partition("?")[0]
         raise UsageError(
             f"{plain} comes with a user, password or signature, which is not saved. Leave it out, and use the "
-            "credentials of the back end: its environment variables, files or agent (docs/remotes.md).",
+            "credentials of the back end: its environment variables, files or agent (docs/reference/remotes.md).",
             subject=plain,
         )
     for key, value in options.items():
@@ -276,7 +276,7 @@ def _check_no_secret(address: str, options: Mapping[str, Any]) -> None:
             if _SECRET_OPTION.search(word) and not (isinstance(value, bool) or _SWITCH.match(word)):
                 raise UsageError(
                     f"The option {key} may hold a secret, which is not saved. Leave it out, and use the credentials of "
-                    "the back end: its environment variables, files or agent (docs/remotes.md).",
+                    "the back end: its environment variables, files or agent (docs/reference/remotes.md).",
                     subject=key,
                 )
         _check_nested(key, value)

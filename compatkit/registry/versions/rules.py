@@ -1,4 +1,4 @@
-"""Rules for the version step that each change between two manifests requires; see docs/versions.md."""
+"""Rules for the version step that each change between two manifests requires; see docs/explanation/versions.md."""
 
 from __future__ import annotations
 

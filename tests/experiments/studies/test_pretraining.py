@@ -81,7 +81,7 @@ def test_variants_of_a_study_follow_it() -> None:
 
 
 def test_all_studies_are_on_the_page() -> None:
-    text = (Path(__file__).resolve().parents[3] / "docs" / "studies.md").read_text()
+    text = (Path(__file__).resolve().parents[3] / "docs" / "how_to" / "studies.md").read_text()
     for number in numbers():
         assert f"| {number} | {find(number).study.title} |" in text
 
