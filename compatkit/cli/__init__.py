@@ -27,55 +27,71 @@ from compatkit.cli.output import clean, emit, is_main_process, only_json, report
 from compatkit.errors import CompatkitError, EnvironmentFailure, IncompatibleError, PolicyBroken, suggest
 from compatkit.foundation.credentials import redacted, remember
 
-COMMANDS = {
-    "adapt": "Adapt an extractor to unlabeled images.",
-    "adopt": "Adopt a checkpoint as an extractor and a head.",
-    "alias": "Point an alias to a version, or show its version.",
-    "bridge": "Bridge a head to an extractor that it was not trained with.",
-    "check": "Compare the contracts of extractors and heads.",
-    "clone": "Create a registry with everything from a remote.",
-    "copy": "Give a version another name or number: rename, promote.",
-    "cuts": "List where a model can be cut and what crosses there.",
-    "data": "Show what a data set holds, and what is wrong with it.",
-    "demo": "Train, publish, recombine and report on small real data.",
-    "diff": "Show changes between two components, and the required step.",
-    "drop": "Free a version number that another registry uses for another component.",
-    "du": "Show disk usage.",
-    "export": "Write a component as one file that runs without a registry.",
-    "extend": "Add classes to a head.",
-    "gc": "Find unreferenced files, and delete them on request.",
-    "import": "Copy components from another registry.",
-    "index": "Show or rebuild the index behind search and ls.",
-    "init": "Create a registry in a folder.",
-    "inspect": "Show the header of any safetensors file after a strict check.",
-    "keys": "Make signing keys, and manage trusted keys.",
-    "log": "Show what happened to a component's versions and aliases.",
-    "ls": "List components with their versions.",
-    "matrix": "Measure extractors with heads and report the matrix.",
-    "metric": "Compute metrics of a network: predictions, layers, weights.",
-    "policy": "Set, show and test what new versions must keep working with.",
-    "plugins": "List plugins with status, distribution, version and hooks.",
-    "predict": "Predict the class of each photo with a network of the registry.",
-    "publish": "Publish a trained run that was not published.",
-    "pull": "Copy components from a remote, verified.",
-    "push": "Copy components to a remote: a folder, S3, the Hugging Face Hub.",
-    "rank": "Score extractors for a data set before any training.",
-    "recombine": "Combine a head with another network's extractor, and measure it.",
-    "search": "Find components by kind, tags, model, width or class.",
-    "settings": "Show or change which signatures are required, and which keys may do what.",
-    "show": "Show a component's contract.",
-    "sign": "Sign components with a private key.",
-    "signatures": "Show who signed components, and whether the signatures are valid.",
-    "similarity": "Compare all layers of two networks.",
-    "split": "Cut a model and show both parts.",
-    "study": "List the studies of the papers, and run one by its number.",
-    "sweep": "Run all variants of a recipe with lists, and compare them.",
-    "train": "Train the tasks of a recipe and publish their parts.",
-    "verify": "Verify a registry's files, and repair what is possible.",
-    "withdraw": "Withdraw a version, with a reason.",
-    "remote": "Save remotes under names, list and remove them.",
-    "restore": "Take the withdrawal of a version back.",
+SECTIONS = {
+    "Train and combine": {
+        "demo": "Train, publish, recombine and report on small real data.",
+        "train": "Train the tasks of a recipe and publish their parts.",
+        "sweep": "Run all variants of a recipe with lists, and compare them.",
+        "publish": "Publish a trained run that was not published.",
+        "check": "Compare the contracts of extractors and heads.",
+        "recombine": "Combine a head with another network's extractor, and measure it.",
+        "predict": "Predict the class of each photo with a network of the registry.",
+        "bridge": "Bridge a head to an extractor that it was not trained with.",
+        "adapt": "Adapt an extractor to unlabeled images.",
+        "extend": "Add classes to a head.",
+        "rank": "Score extractors for a data set before any training.",
+        "export": "Write a component as one file that runs without a registry.",
+    },
+    "Measure and compare": {
+        "matrix": "Measure extractors with heads and report the matrix.",
+        "metric": "Compute metrics of a network: predictions, layers, weights.",
+        "similarity": "Compare all layers of two networks.",
+        "diff": "Show changes between two components, and the required step.",
+    },
+    "Registry": {
+        "init": "Create a registry in a folder.",
+        "ls": "List components with their versions.",
+        "search": "Find components by kind, tags, model, width or class.",
+        "show": "Show a component's contract.",
+        "log": "Show what happened to a component's versions and aliases.",
+        "alias": "Point an alias to a version, or show its version.",
+        "copy": "Give a version another name or number: rename, promote.",
+        "withdraw": "Withdraw a version, with a reason.",
+        "restore": "Take the withdrawal of a version back.",
+        "drop": "Free a version number that another registry uses for another component.",
+        "import": "Copy components from another registry.",
+        "index": "Show or rebuild the index behind search and ls.",
+        "du": "Show disk usage.",
+        "gc": "Find unreferenced files, and delete them on request.",
+        "verify": "Verify a registry's files, and repair what is possible.",
+        "inspect": "Show the header of any safetensors file after a strict check.",
+    },
+    "Share": {
+        "remote": "Save remotes under names, list and remove them.",
+        "push": "Copy components to a remote: a folder, S3, the Hugging Face Hub.",
+        "pull": "Copy components from a remote, verified.",
+        "clone": "Create a registry with everything from a remote.",
+    },
+    "Trust": {
+        "keys": "Make signing keys, and manage trusted keys.",
+        "sign": "Sign components with a private key.",
+        "signatures": "Show who signed components, and whether the signatures are valid.",
+        "settings": "Show or change which signatures are required, and which keys may do what.",
+        "policy": "Set, show and test what new versions must keep working with.",
+    },
+    "Networks and data": {
+        "cuts": "List where a model can be cut and what crosses there.",
+        "split": "Cut a model and show both parts.",
+        "adopt": "Adopt a checkpoint as an extractor and a head.",
+        "data": "Show what a data set holds, and what is wrong with it.",
+    },
+    "Experiments and setup": {
+        "study": "List the studies of the papers, and run one by its number.",
+        "plugins": "List plugins with status, distribution, version and hooks.",
+    },
 }
+"""Commands by task, in the order of the list of commands, with what they do."""
+COMMANDS = {name: text for section in SECTIONS.values() for name, text in section.items()}
 MODULES = {
     "import": "import_",
     "clone": "remote",
@@ -116,9 +132,11 @@ class LazyGroup(click.Group):
         return getattr(module, f"{cmd_name}_command")
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the list of commands without importing any."""
-        with formatter.section("Commands"):
-            formatter.write_dl(sorted(COMMANDS.items()))
+        """Write the commands by task, without importing any."""
+        size = max(map(len, COMMANDS))
+        for title, commands in SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(size), text) for name, text in commands.items()])
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -54,6 +54,11 @@ def adapt_command(options: AdaptOptions) -> int | None:
     """Train EXTRACTOR further on unlabeled images of another domain, so that its own HEAD works there unchanged.
 
     The loss is that of the frozen self-supervised shared head (--aux) that both were trained with.
+
+    Examples:
+        # adapt to photos without labels, by rotation prediction
+        compatkit adapt digits/mnist.extractor digits/mnist.head --aux digits/shared.rotation --data
+            photos/ --publish digits/photos.extractor
     """
     from compatkit.components.domains import paper
 

@@ -71,6 +71,12 @@ def adopt_command(options: AdoptOptions) -> int | None:
     FILE is a safetensors file, a file of torch.save (.pth, .pt, .bin) or torch.export (.pt2), or a folder with one,
     such as MLflow's. Preprocessing is read from config.json and preprocessor_config.json next to the weights. Pickles
     are read as tensors only, in a subprocess with limits. An exported recombination says everything itself.
+
+    Examples:
+        # cut a checkpoint of timm's resnet18 after layer3
+        compatkit adopt resnet18.pth --model resnet18 --cut layer3 --name zoo/mine
+        # take back an export, which says model and cut itself
+        compatkit adopt mixed.safetensors --name zoo/mixed
     """
     check_name(f"{options.name}.extractor")
     if options.dataset_labels and (options.dataset is None or options.labels is not None):

@@ -30,6 +30,14 @@ def alias_command(options: AliasOptions) -> int | None:
     """Point ALIAS of the component NAME to VERSION; without VERSION show its version.
 
     Such as `compatkit alias digits/mnist.head prod 1.2.0`. Moves are recorded in the component's log.
+
+    Examples:
+        # point digits/mnist.head:prod to a version
+        compatkit alias digits/mnist.head prod 1.2.0
+        # show where it points
+        compatkit alias digits/mnist.head prod
+        # move it unless somebody else has
+        compatkit alias digits/mnist.head prod 1.2.0 --expected 1.1.0
     """
     store = open_store()
     if options.remove and options.version is not None:

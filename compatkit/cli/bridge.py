@@ -50,6 +50,10 @@ def bridge_command(options: BridgeOptions) -> int | None:
 
     The rungs of a ladder are tried, from a linear map to fine-tuning, the cheapest first. A rung is judged by its
     agreement with the head's own network on held-out images.
+
+    Examples:
+        # fit a bridge on unlabeled photos, and publish it if it is sound
+        compatkit bridge zoo/one.extractor zoo/other.head --data photos/ --publish zoo/bridged
     """
     from compatkit.components.bridges.publishing import check_names
 

@@ -58,6 +58,14 @@ def check_command(options: CheckOptions) -> int | None:
     """Tell whether HEAD fits EXTRACTOR, from their contracts and recorded measurements; reads no weights.
 
     With patterns such as 'digits/*', compare all matching extractors with all matching heads, as a table.
+
+    Examples:
+        # will this head fit that extractor?
+        compatkit check digits/mnist.extractor digits/usps.head
+        # all pairs, as a table
+        compatkit check 'digits/*' '*.head' --markdown verdicts.md
+        # fail unless the pair was measured to be compatible
+        compatkit check digits/mnist.extractor digits/usps.head --require compatible
     """
     data = None if options.name is None else tuple(map(label, options.load(options.name).classes))
     registry = open_registry()

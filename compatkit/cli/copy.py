@@ -33,6 +33,12 @@ def copy_command(options: CopyOptions) -> int | None:
 
     Such as `compatkit copy staging/mnist.head@1.3.0 --as prod/mnist.head`. The component stays the same, byte for
     byte; its old name stays too. Policies of OTHER apply.
+
+    Examples:
+        # promote a version under another name
+        compatkit copy staging/mnist.head@1.3.0 --as prod/mnist.head
+        # give it another number
+        compatkit copy digits/mnist.head@1.0.0 --as digits/mnist.head@2.0.0
     """
     registry, key = open_registry(), options.key()
     store, target = registry.store, Reference.parse(options.target)

@@ -60,7 +60,14 @@ class CutsOptions(ModelOptions):
 
 @command("cuts", CutsOptions, registry=False)
 def cuts_command(options: CutsOptions) -> int | None:
-    """List where MODEL (of timm, torchvision, compatkit or a plugin) can be cut into extractor and head."""
+    """List where MODEL (of timm, torchvision, compatkit or a plugin) can be cut into extractor and head.
+
+    Examples:
+        # where a network of timm can be cut
+        compatkit cuts resnet18
+        # for images of 64 x 64, unusable places too
+        compatkit cuts resnet18 --size 64x64 --all
+    """
     from compatkit.adapters.cutting.planning import cuts
 
     with progress("cuts") as report_progress:

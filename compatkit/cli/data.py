@@ -26,7 +26,15 @@ LETTERS = 15
 SHOWN = 10
 """Damaged images named in a line."""
 
-data_command = group("data", help="Look at data sets.")
+data_command = group(
+    "data",
+    """Look at data sets.
+
+    Examples:
+        # what a folder of photos holds
+        compatkit data show photos/
+    """,
+)
 
 
 class DataShowOptions(DataOptions):
@@ -41,6 +49,12 @@ def show(options: DataShowOptions) -> int | None:
     """Decode every image of the data set NAME; show classes, sizes, damaged files and copies.
 
     NAME is a name, path or address.
+
+    Examples:
+        # count photos by class, and draw some of each
+        compatkit data show photos/ --sheet photos.png
+        # look at a data set by name
+        compatkit data show mnist --data-root packs
     """
     from compatkit.data.summary import summarize
 

@@ -20,7 +20,14 @@ class DemoOptions(Options):
 
 @command("demo", DemoOptions, registry=False)
 def demo_command(options: DemoOptions) -> int | None:
-    """Train parts that fit and parts that do not, recombine them, show the matrix."""
+    """Train parts that fit and parts that do not, recombine them, show the matrix.
+
+    Examples:
+        # train six small networks and exchange their parts
+        compatkit demo
+        # in another folder, from another seed
+        compatkit demo --out demo --seed 1
+    """
     from compatkit.experiments.demo import STEPS, run
 
     demo = run(options.out, steps=options.steps or STEPS, seed=options.seed, say=news)

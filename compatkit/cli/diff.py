@@ -33,6 +33,12 @@ def diff_command(options: DiffOptions) -> int | None:
     """Show what changed from component A to component B, the version step that it requires, and which weights differ.
 
     A and B are references as in `compatkit show`.
+
+    Examples:
+        # a version and the latest
+        compatkit diff digits/mnist.head@1.0.0 digits/mnist.head
+        # exit with 1 if they differ
+        compatkit diff digits/mnist.head@^1 digits/mnist.head:prod --exit-code
     """
     registry = open_registry()
     pair = [registry.store.resolve(reference) for reference in (options.old, options.new)]

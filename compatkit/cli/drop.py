@@ -25,6 +25,10 @@ def drop_command(options: DropOptions) -> int | None:
 
     The component must have another name or number here: see `compatkit copy`. Then `compatkit pull` brings the other
     registry's version of this number.
+
+    Examples:
+        # after a clash: free the number, keep the component by its digest
+        compatkit drop digits/mnist.head@1.0.0 --reason "the other team's number"
     """
     wanted = Reference.parse(options.reference)
     record = drop(open_store(), options.reference, options.reason)

@@ -31,7 +31,14 @@ class DuOptions(Options):
 
 @command("du", DuOptions)
 def du_command(options: DuOptions) -> int | None:
-    """Show how many bytes components and folders take; PATTERN is a glob over whole names."""
+    """Show how many bytes components and folders take; PATTERN is a glob over whole names.
+
+    Examples:
+        # of the whole registry
+        compatkit du
+        # of some names
+        compatkit du 'digits/*'
+    """
     from compatkit.registry.remotes.reading import is_remote
     from compatkit.registry.usage import usage
 

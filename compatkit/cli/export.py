@@ -40,6 +40,12 @@ def export_command(options: ExportOptions) -> int | None:
     """Write REF, a recombination or one part, to one FILE that needs no registry; an existing FILE is replaced.
 
     compatkit.load_exported(FILE) runs a safetensors file: its metadata describe network, preprocessing and classes.
+
+    Examples:
+        # one file that needs no registry
+        compatkit export digits/mixed mixed.safetensors
+        # what an alias points to, as ONNX
+        compatkit export digits/mixed:prod mixed.onnx --format onnx
     """
     check_outputs({"FILE": options.file})
     replaced = options.file.exists()

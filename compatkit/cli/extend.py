@@ -26,6 +26,10 @@ def extend_command(options: ExtendOptions) -> int | None:
     """Add classes to HEAD: its own weights are kept bitwise, and new rows are initialized as its network does.
 
     Train the new head on all classes next.
+
+    Examples:
+        # a head of twelve classes from one of ten
+        compatkit extend digits/mnist.head --classes ten,eleven --publish digits/more.head
     """
     check_target(options.publish, "head", options.version)
     key, registry = options.key(), open_registry()

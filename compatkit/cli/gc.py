@@ -63,7 +63,16 @@ class GcOptions(Options):
 
 @command("gc", GcOptions)
 def gc_command(options: GcOptions) -> int | None:
-    """Show which unreferenced blobs and unfinished files can be deleted; --delete deletes them."""
+    """Show which unreferenced blobs and unfinished files can be deleted; --delete deletes them.
+
+    Examples:
+        # show what nothing refers to
+        compatkit gc
+        # delete it, after a day of grace
+        compatkit gc --delete
+        # show what a purge of a withdrawn version would delete for good
+        compatkit gc digits/mnist.head@1.1.0 --withdrawn --purge
+    """
     if options.purge:
         return _purge(options)
     if options.patterns:

@@ -38,6 +38,12 @@ def import_command(options: ImportOptions) -> int | None:
 
     PATTERN is a name, a glob such as 'digits/*', or a reference such as 'digits/*@^1' for one version of each;
     default: all.
+
+    Examples:
+        # copy some components with all that they need
+        compatkit --registry mine import theirs 'digits/*'
+        # one version, without measured results
+        compatkit import theirs digits/mnist.head@^1 --no-results
     """
     other, wanted = Store.open(options.source.expanduser()), options.patterns or ("*",)
     with progress("importing") as report:

@@ -15,7 +15,14 @@ class IndexOptions(Options):
 
 @command("index", IndexOptions)
 def index_command(options: IndexOptions) -> int | None:
-    """Show where the index is and what it contains; it is disposable and updates itself."""
+    """Show where the index is and what it contains; it is disposable and updates itself.
+
+    Examples:
+        # where the index is and what it counts
+        compatkit index
+        # read all files again, after changes by hand
+        compatkit index --rebuild
+    """
     index = open_store().index
     if options.rebuild:
         with progress("reading") as report:

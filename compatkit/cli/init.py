@@ -24,6 +24,10 @@ def init_command(options: InitOptions) -> int | None:
     """Make the folder ROOT a registry, unless it is one.
 
     [default: the current folder]
+
+    Examples:
+        # make a registry in the folder parts
+        compatkit init parts
     """
     root = options.root or Path(local(command_line().registry or ".", "a registry"))
     store, fresh = ensure_store(root.expanduser().absolute())

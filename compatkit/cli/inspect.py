@@ -35,6 +35,10 @@ def inspect_command(options: InspectOptions) -> int | None:
     """Show what the safetensors file FILE contains, and for an export its network.
 
     Only the header is read and strictly checked.
+
+    Examples:
+        # tensors, sizes and metadata of a file
+        compatkit inspect mixed.safetensors
     """
     header = read_header(options.file.expanduser())
     exported: dict[str, Any] = {}

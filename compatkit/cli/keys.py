@@ -30,7 +30,17 @@ class FolderOptions(Options):
         return Folder.of_user() if self.trusted is None else Folder(self.trusted.expanduser())
 
 
-keys_command = group("keys", help="Make signing keys, and manage trusted keys.")
+keys_command = group(
+    "keys",
+    """Make signing keys, and manage trusted keys.
+
+    Examples:
+        # make a key to sign with
+        compatkit keys new alice
+        # list the trusted ones
+        compatkit keys list
+    """,
+)
 
 
 class KeysNewOptions(Options):
@@ -44,7 +54,14 @@ class KeysNewOptions(Options):
 
 @command("new", KeysNewOptions, group=keys_command, registry=False)
 def new(options: KeysNewOptions) -> int | None:
-    """Create the key NAME: a private file, readable only by you, and next to it a public one to share."""
+    """Create the key NAME: a private file, readable only by you, and next to it a public one to share.
+
+    Examples:
+        # make a key in your configuration folder
+        compatkit keys new alice --expires 2y
+        # in a file of its own, encrypted
+        compatkit keys new release --out release.key --passphrase
+    """
     from compatkit.registry.signing import dates
 
     ends = None if options.expires is None else dates.parse_expiry(options.expires)
@@ -78,6 +95,12 @@ def trust(options: KeysTrustOptions) -> int | None:
     """Trust signatures of KEY: the file of a public key, or ed25519:....
 
     Get the key from its owner by another channel than the components that it signs.
+
+    Examples:
+        # trust a colleague's signatures
+        compatkit keys trust alice.pub
+        # under another name, for a year
+        compatkit keys trust alice.pub --as alice-2026 --expires 365d
     """
     from compatkit.registry.signing import dates
 
@@ -101,7 +124,14 @@ def trust(options: KeysTrustOptions) -> int | None:
 
 @command("list", FolderOptions, group=keys_command, registry=False)
 def listing(options: FolderOptions) -> int | None:
-    """List trusted keys, expired ones and distrusted ones."""
+    """List trusted keys, expired ones and distrusted ones.
+
+    Examples:
+        # your trusted and distrusted keys
+        compatkit keys list
+        # those of a folder
+        compatkit keys list --trusted keys/
+    """
     trusted = options.folder.read()
     every = {**{identity: PublicKey(identity) for identity in trusted.distrusted}, **trusted.keys}
     rows = [
@@ -127,7 +157,12 @@ class KeysDistrustOptions(FolderOptions):
 
 @command("distrust", KeysDistrustOptions, group=keys_command, registry=False)
 def distrust(options: KeysDistrustOptions) -> int | None:
-    """Distrust all signatures of KEY: its name, ed25519:..., or its first digits."""
+    """Distrust all signatures of KEY: its name, ed25519:..., or its first digits.
+
+    Examples:
+        # no signature of this key counts any more
+        compatkit keys distrust alice --reason "laptop stolen"
+    """
     key = options.folder.distrust(options.key, options.reason)
     past = options.folder.read().distrusted[key.id]
     if options.json:

@@ -27,6 +27,10 @@ def log_command(options: LogOptions) -> int | None:
 
     Each entry says who made it, as recorded: a key, or else the name of a user; and from which git commit. NAME may be
     a glob, such as 'digits/*'. Damaged entries cause exit code 3.
+
+    Examples:
+        # versions, aliases and withdrawals, oldest first
+        compatkit log digits/mnist.head
     """
     from compatkit.registry.history import log
 

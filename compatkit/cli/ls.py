@@ -23,7 +23,16 @@ class LsOptions(Options):
 
 @command("ls", LsOptions)
 def ls_command(options: LsOptions) -> int | None:
-    """List components; PATTERN is a glob over whole names, such as 'digits/*.head'."""
+    """List components; PATTERN is a glob over whole names, such as 'digits/*.head'.
+
+    Examples:
+        # all components
+        compatkit ls
+        # the heads below digits/
+        compatkit ls 'digits/*.head'
+        # of a remote
+        compatkit --registry s3://bucket/parts ls
+    """
     store = open_store()
     every = store.index.listing(options.pattern)
     if options.pattern and not every:

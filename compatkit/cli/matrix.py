@@ -76,6 +76,12 @@ def matrix_command(options: MatrixOptions) -> int | None:
     """Measure all EXTRACTORS with all HEADS (globs such as 'digits/*.head') on the extractors' own test sets.
 
     Recorded results under exactly these conditions are reused; missing ones are measured and recorded.
+
+    Examples:
+        # measure all pairs on the sets trained on, and write a page
+        compatkit matrix 'digits/*.extractor' 'digits/*.head' --html matrix.html
+        # search recorded results, measure nothing
+        compatkit matrix 'digits/*' 'digits/*' --where grade=compatible --fill none
     """
     registry = open_registry()
     data, between = None, None

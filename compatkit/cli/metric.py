@@ -46,6 +46,12 @@ def metric_command(options: MetricOptions) -> int | None:
     """Compute each METRIC (see `compatkit plugins metrics`) of EXTRACTOR with HEAD on test images.
 
     With --arrays, compute one METRIC of FILEs: compatkit metric cka --arrays a.npy b.npy
+
+    Examples:
+        # accuracy on the test images of the training set
+        compatkit metric digits/mnist.extractor digits/mnist.head accuracy
+        # similarity of two arrays of activations
+        compatkit metric cka --arrays a.npy b.npy
     """
     from compatkit.measuring.measure import measure
 

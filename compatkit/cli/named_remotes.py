@@ -14,7 +14,17 @@ from compatkit.registry.remotes import named
 from compatkit.registry.remotes.address import parse_options
 from compatkit.registry.remotes.named import SavedRemote
 
-remote_command = group("remote", help="Save remotes under names, list and remove them.")
+remote_command = group(
+    "remote",
+    """Save remotes under names, list and remove them.
+
+    Examples:
+        # save an address
+        compatkit remote add team s3://bucket/parts
+        # list the saved ones
+        compatkit remote list
+    """,
+)
 
 
 class RemoteAddOptions(Options):
@@ -36,6 +46,12 @@ def add(options: RemoteAddOptions) -> int | None:
     """Save ADDRESS as NAME; then NAME: stands for it in push, pull, clone and --registry.
 
     It is saved in your configuration folder, without secrets; nothing is contacted.
+
+    Examples:
+        # then team: stands for the address
+        compatkit remote add team s3://bucket/parts
+        # another S3 server than Amazon's
+        compatkit remote add lab s3://parts --option endpoint_url=http://127.0.0.1:9000
     """
     name = options.name.removesuffix(":")
     remote = SavedRemote.of(options.address, parse_options(options.settings), trusted=options.trusted)
@@ -55,7 +71,12 @@ class RemoteListOptions(Options):
 
 @command("list", RemoteListOptions, group=remote_command, registry=False)
 def list_(options: RemoteListOptions) -> int | None:
-    """List the saved remotes."""
+    """List the saved remotes.
+
+    Examples:
+        # names and addresses
+        compatkit remote list
+    """
     remotes: dict[str, SavedRemote] = {}
     for name in named.names():
         try:
@@ -78,7 +99,12 @@ class RemoteNameOptions(Options):
 
 @command("show", RemoteNameOptions, group=remote_command, registry=False)
 def show(options: RemoteNameOptions) -> int | None:
-    """Show address and options of the remote NAME."""
+    """Show address and options of the remote NAME.
+
+    Examples:
+        # address, options and trust of one
+        compatkit remote show team
+    """
     name = options.name.removesuffix(":")
     remote = named.get(name)
     if options.json:
@@ -90,7 +116,12 @@ def show(options: RemoteNameOptions) -> int | None:
 
 @command("remove", RemoteNameOptions, group=remote_command, registry=False)
 def remove(options: RemoteNameOptions) -> int | None:
-    """Forget the remote NAME; what is stored there is not touched."""
+    """Forget the remote NAME; what is stored there is not touched.
+
+    Examples:
+        # forget the name; the remote stays as it is
+        compatkit remote remove team
+    """
     name = options.name.removesuffix(":")
     named.remove(name)
     if options.json:

@@ -15,6 +15,7 @@ import attrs
 import click
 
 from compatkit.cli.command_line import command_line, json_option, plugin_option, quiet_option, registry_option
+from compatkit.cli.examples import Command, Group, divided
 from compatkit.cli.output import clean
 from compatkit.cli.writable import check_outputs
 from compatkit.contracts.batchnorm import DEFAULT, POLICIES, check_policy
@@ -174,7 +175,7 @@ OptionsT = TypeVar("OptionsT", bound=Options)
 def command(
     name: str, options: type[OptionsT], *, registry: bool = True, group: click.Group | None = None
 ) -> Callable[[Callable[[OptionsT], int | None]], click.Command]:
-    """Return a decorator that turns a function into a command, with its docstring as help text.
+    """Return a decorator that turns a function into a command, with its docstring as help text and examples.
 
     The function returns the exit code, or None for 0.
 
@@ -205,9 +206,9 @@ def command(
             click.get_current_context().exit(code)
 
         shared = [*([registry_option] if registry else []), json_option, quiet_option, plugin_option]
-        command = click.Command(
-            name, callback=run, help=function.__doc__, params=[*options.parameters(), *shared]
-        )
+        text, examples = divided(function.__doc__)
+        parameters = [*options.parameters(), *shared]
+        command = Command(name, callback=run, help=text, params=parameters, examples=examples)
         if group is not None:
             group.add_command(command)
         return command
@@ -220,9 +221,10 @@ def group(name: str, help: str) -> click.Group:
 
     Args:
         name: Word on the command line.
-        help: Text for ``--help``.
+        help: Text for ``--help``, with examples as in the docstring of a command.
     """
-    return click.Group(name, help=help, params=[json_option])
+    text, examples = divided(help)
+    return Group(name, help=text, params=[json_option], examples=examples)
 
 
 def tags(values: tuple[str, ...]) -> dict[str, str]:

@@ -31,6 +31,14 @@ def plugins_command(options: PluginsOptions) -> int | None:
     These are regularizers, metrics, builders of networks, data sets, exporters, loggers, remotes, launchers,
     studies, ... With WORD, list those with it in name or description; with the NAME of one, show its details:
     status, settings, hooks, order, source. A broken one is not an error here.
+
+    Examples:
+        # all that is installed, by kind
+        compatkit plugins
+        # settings, hooks and source of one
+        compatkit plugins dcc
+        # those with a word in kind, name or description
+        compatkit plugins regularizers
     """
     listed = sorted([*listing(), *_built_in()], key=lambda plugin: plugin.kind)
     matching = [plugin for plugin in listed if options.word in (plugin.name, f"{plugin.kind}.{plugin.name}")]

@@ -33,8 +33,15 @@ if TYPE_CHECKING:
 
 policy_command = group(
     "policy",
-    help="Require that new versions keep working with released parts. A policy measures a new version before it is "
-    "published: if it fails, only the next MAJOR number is open to it.",
+    """Require that new versions keep working with released parts. A policy measures a new version before it is
+    published: if it fails, only the next MAJOR number is open to it.
+
+    Examples:
+        # bind the next versions
+        compatkit policy set digits/mnist.extractor --mode backward --data mnist
+        # measure what a policy asks
+        compatkit policy test digits/mnist.extractor
+    """,
 )
 
 
@@ -61,7 +68,12 @@ class PolicySetOptions(PolicySettings, NamedDataOptions, SigningOptions):
 
 @command("set", PolicySetOptions, group=policy_command)
 def set_command(options: PolicySetOptions) -> int | None:
-    """Set the policy of SCOPE: a name, a prefix such as digits/, or a glob."""
+    """Set the policy of SCOPE: a name, a prefix such as digits/, or a glob.
+
+    Examples:
+        # new versions must work with the released heads, but for 3 points
+        compatkit policy set digits/mnist.extractor --mode backward --data mnist --tolerance .03
+    """
     registry, scope, images = open_registry(), check_scope(options.scope), None
     if options.mode != "none":
         images = _deciding(options)
@@ -98,7 +110,14 @@ class PolicyShowOptions(Options):
 
 @command("show", PolicyShowOptions, group=policy_command)
 def show_command(options: PolicyShowOptions) -> int | None:
-    """Show the policy that binds NAME, or that of a scope; without NAME, all policies."""
+    """Show the policy that binds NAME, or that of a scope; without NAME, all policies.
+
+    Examples:
+        # all policies
+        compatkit policy show
+        # one with its history
+        compatkit policy show digits/mnist.extractor --log
+    """
     store = open_store()
     if options.name is None:
         if options.log:
@@ -126,7 +145,12 @@ class PolicyClearOptions(SigningOptions):
 
 @command("clear", PolicyClearOptions, group=policy_command)
 def clear_command(options: PolicyClearOptions) -> int | None:
-    """Remove SCOPE's own policy, so that a wider one applies."""
+    """Remove SCOPE's own policy, so that a wider one applies.
+
+    Examples:
+        # let new versions change freely again
+        compatkit policy clear digits/mnist.extractor
+    """
     store, scope = open_store(), check_scope(options.scope)
     revision = store.policies.current(scope)
     if revision is None:
@@ -154,6 +178,12 @@ def test_command(options: PolicyTestOptions) -> int | None:
     """Measure components as their policies require; show the matrix and the version numbers open to each.
 
     Nothing is published; the figures are recorded. Exit code 1 if one fails.
+
+    Examples:
+        # measure it as its policy requires
+        compatkit policy test digits/mnist.extractor
+        # would this be accepted as the next version?
+        compatkit policy test trial/new.extractor --as digits/mnist.extractor
     """
     registry = open_registry()
     references = (str(pinned) for text in options.references for pinned in registry.store.select(text))

@@ -51,6 +51,12 @@ def predict_command(options: PredictOptions) -> int | None:
 
     PART is a published recombination, or an extractor, used with --head or its own head. A file that cannot be read
     has a row with the reason; the exit code is then 1.
+
+    Examples:
+        # class and probability of each photo
+        compatkit predict digits/mixed photos/ --csv classes.csv
+        # with an extractor and a head
+        compatkit predict digits/mnist.extractor 7.png --head digits/usps.head
     """
     from compatkit.evaluation.assembly import BatchStatisticsWarning
     from compatkit.evaluation.extractor_pass import moved_to

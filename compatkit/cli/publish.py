@@ -163,6 +163,12 @@ def publish_command(options: PublishOptions) -> int | None:
     """Publish a finished run of `compatkit train` that was not published; nothing is trained.
 
     RUN is the folder that `compatkit train` printed.
+
+    Examples:
+        # what `compatkit train` could not publish
+        compatkit publish parts-runs/mnist_usps-1a2b3c4d
+        # under other names, tested only
+        compatkit publish parts-runs/mnist_usps-1a2b3c4d --prefix other --dry-run
     """
     options.check_numbers()
     run, started = options.run, StartedRun.read(options.run)

@@ -43,6 +43,12 @@ def rank_command(options: RankOptions) -> int | None:
 
     Scores are LogME, H-score, LEEP, NCE and a transfer bound, with permuted labels as control, next to measured
     accuracies.
+
+    Examples:
+        # which extractor should transfer best to usps?
+        compatkit rank 'digits/*.extractor' --data usps
+        # name the best by one score
+        compatkit rank 'zoo/*.extractor' --data photos/ --score logme --by logme
     """
     from compatkit.components.scoring import SCORES
 

@@ -48,7 +48,14 @@ class RecombineOptions(VerboseOptions, AboutOptions, ConditionOptions, TestSetOp
 
 @command("recombine", RecombineOptions)
 def recombine_command(options: RecombineOptions) -> int | None:
-    """Put HEAD on EXTRACTOR: check the contracts, build the network, measure it on the extractor's test images."""
+    """Put HEAD on EXTRACTOR: check the contracts, build the network, measure it on the extractor's test images.
+
+    Examples:
+        # measure the pair on the test set trained on
+        compatkit recombine digits/mnist.extractor digits/usps.head
+        # and publish it as one network
+        compatkit recombine digits/mnist.extractor digits/usps.head --publish digits/mixed
+    """
     from compatkit.components.stitching import needs_fit
 
     options.check_publishes()

@@ -98,6 +98,12 @@ def push_command(options: PushOptions) -> int | None:
     REMOTE is a folder, s3://bucket/prefix, hf://datasets/USER/NAME, sftp://host/folder, ..., or NAME: of one that
     `compatkit remote add` saved. PATTERN is a name, a glob such as 'digits/*', or a reference such as 'digits/*@^1' for
     one version of each; default: all.
+
+    Examples:
+        # to a new remote
+        compatkit push s3://bucket/parts 'digits/*' --create
+        # show what would go to a saved remote
+        compatkit push team: --dry-run
     """
     store, filesystem = open_store(), parse_options(options.settings)
     with progress("pushing") as report:
@@ -129,6 +135,12 @@ def pull_command(options: PullOptions) -> int | None:
     REMOTE is a folder, s3://bucket/prefix, hf://datasets/USER/NAME, sftp://host/folder, ..., or NAME: of one that
     `compatkit remote add` saved. PATTERN is a name, a glob such as 'digits/*', or a reference such as 'digits/*@^1' for
     one version of each; default: all.
+
+    Examples:
+        # all that is new in a saved remote
+        compatkit pull team:
+        # one version from the Hugging Face Hub
+        compatkit pull hf://datasets/USER/parts digits/mnist.head@^1
     """
     root, filesystem = destination(), parse_options(options.settings)
     with progress("pulling") as report, target_at(root, options.dry_run) as target:
@@ -147,7 +159,14 @@ class CloneOptions(RemoteOptions, SignatureOptions):
 
 @command("clone", CloneOptions, registry=False)
 def clone_command(options: CloneOptions) -> int | None:
-    """Create a registry in FOLDER with everything from REMOTE; see `compatkit pull`."""
+    """Create a registry in FOLDER with everything from REMOTE; see `compatkit pull`.
+
+    Examples:
+        # everything
+        compatkit clone s3://bucket/parts mine
+        # weights come when they are first loaded
+        compatkit clone team: mine --without-weights
+    """
     with progress("cloning") as report:
         settings = transfer_settings(options, report)
         filesystem = parse_options(options.settings)

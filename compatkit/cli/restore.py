@@ -26,6 +26,10 @@ def restore_command(options: RestoreOptions) -> int | None:
 
     The version is checked like an imported one: its number must be a true step among the versions published since, and
     policies apply. Its weights must not have been collected.
+
+    Examples:
+        # the version can be found by its number again
+        compatkit restore digits/mnist.head@1.1.0 --reason "it was not trained on it"
     """
     store, (name, version) = open_store(), numbered(options.reference, "restore")
     with progress("restoring") as report:

@@ -41,6 +41,14 @@ def search_command(options: SearchOptions) -> int | None:
     """Find versions that match all filters.
 
     PATTERN is a glob over names, such as 'digits/*.head', or words in name, title, description, model or tags.
+
+    Examples:
+        # by kind and tag
+        compatkit search --kind head --tag dataset=mnist
+        # by a word in names, titles, descriptions or models
+        compatkit search resnet
+        # latest versions that know a class
+        compatkit search 'digits/*' --class cat --latest
     """
     index, pattern = open_store().index, options.pattern
     limit = options.limit if options.limit is not None or options.json else SHOWN

@@ -21,7 +21,13 @@ from compatkit.registry.settings import ROLES, RegistrySettings, change_settings
 from compatkit.registry.signing.trust import Folder, Trusted
 
 settings_command = group(
-    "settings", help="Show or change which signatures are required, and which keys may do what."
+    "settings",
+    """Show or change which signatures are required, and which keys may do what.
+
+    Examples:
+        # show what is in force
+        compatkit settings show
+    """,
 )
 LISTS = (*ROLES, "protected_aliases", "revoked")
 
@@ -45,7 +51,14 @@ class SettingsShowOptions(SettingsRemoteOptions):
 
 @command("show", SettingsShowOptions, group=settings_command)
 def show(options: SettingsShowOptions) -> int | None:
-    """Show the settings in force, and all changes, oldest first; those that do not count are marked."""
+    """Show the settings in force, and all changes, oldest first; those that do not count are marked.
+
+    Examples:
+        # what is in force, and every change
+        compatkit settings show
+        # of a saved remote
+        compatkit settings show --remote team:
+    """
     if options.remote is None:
         rules = open_store().rules
     else:
@@ -87,7 +100,15 @@ class SettingsSetOptions(SettingsRemoteOptions, SigningOptions):
 
 @command("set", SettingsSetOptions, group=settings_command)
 def set_command(options: SettingsSetOptions) -> int | None:
-    """Change settings; what is not named stays. Once there are owners, one of them must sign the change."""
+    """Change settings; what is not named stays. Once there are owners, one of them must sign the change.
+
+    Examples:
+        # from now on only alice changes settings
+        compatkit settings set --owner alice --sign-with alice
+        # signatures of two publishers, and a protected alias
+        compatkit settings set --require-signature --publisher alice --publisher bob --protect prod
+            --sign-with alice
+    """
     changes: dict[str, Any] = {}
     for name in LISTS:
         if values := getattr(options, name):

@@ -27,7 +27,14 @@ class ShowOptions(Options):
 
 @command("show", ShowOptions)
 def show_command(options: ShowOptions) -> int | None:
-    """Show the component REF and its contract (REF: NAME, NAME@1.0.0, NAME@^1, NAME:alias)."""
+    """Show the component REF and its contract (REF: NAME, NAME@1.0.0, NAME@^1, NAME:alias).
+
+    Examples:
+        # the contract of the latest version
+        compatkit show digits/mnist.extractor
+        # the manifest of what an alias points to
+        compatkit show digits/mnist.head:prod --json
+    """
     store = open_store()
     reference = store.resolve(options.reference)
     manifest = store.manifest(reference)

@@ -35,6 +35,12 @@ def sign_command(options: SignOptions) -> int | None:
 
     REF is a name (its latest version), a glob such as 'digits/*', NAME@VERSION, or a bare digest. Existing
     signatures of this key with the same end are kept.
+
+    Examples:
+        # the latest versions below digits/
+        compatkit sign 'digits/*' --key alice
+        # their measured results
+        compatkit sign 'digits/*.extractor' 'digits/*.head' --evidence --key alice
     """
     registry = open_registry()
     if options.changes:

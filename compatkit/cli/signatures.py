@@ -31,6 +31,12 @@ def signatures_command(options: SignaturesOptions) -> int | None:
     They are if made by a trusted key, over this component, for this name and version, at this time. REF as for
     `compatkit sign`; default: the latest version of everything. Exit code 1 if a component has no valid signature, 3
     if that is because one is forged or damaged.
+
+    Examples:
+        # who signed the latest versions
+        compatkit signatures
+        # all versions, for the keys of a folder
+        compatkit signatures 'digits/*' --all --trusted keys/
     """
     store, trusted = open_store(), Trusted.of(options.trusted or True)
     check_installed()

@@ -74,6 +74,11 @@ def similarity_command(options: SimilarityOptions) -> int | None:
     """Compare all layers of two networks on the same test images.
 
     LEFT and RIGHT are an extractor, a recombination, or parts joined by +: EXTRACTOR+HEAD, ENCODER+LATENT+DECODER.
+
+    Examples:
+        # draw the similarity of all stages of two networks
+        compatkit similarity digits/mnist.extractor+digits/mnist.head
+            digits/usps.extractor+digits/usps.head --layer 'layer*' --png cka.png
     """
     from compatkit.measuring.activations import activations
     from compatkit.measuring.similarity import similarity, smaller

@@ -60,6 +60,12 @@ def split_command(options: SplitOptions) -> int | None:
     """Cut MODEL into an extractor and a head, and show the contracts of both; --publish publishes them.
 
     MODEL is a model of timm, torchvision, compatkit or a plugin. The parts must reproduce it bitwise.
+
+    Examples:
+        # ports and sizes of both parts
+        compatkit split resnet18 --cut layer3
+        # publish both with timm's weights
+        compatkit split resnet18 --cut layer3 --pretrained --publish zoo/resnet18
     """
     options.check_publishes()
     root, key = None, options.key()

@@ -13,12 +13,27 @@ from compatkit.experiments.spread import Spread
 from compatkit.experiments.studies.finding import InstalledStudy, find_all, read_changes
 from compatkit.experiments.studies.running import carry_out
 
-study_command = group("study", help="List the studies of the papers, and run one by its number.")
+study_command = group(
+    "study",
+    """List the studies of the papers, and run one by its number.
+
+    Examples:
+        # numbers and titles
+        compatkit study list
+        # run one
+        compatkit study run 0.1 --seeds 1
+    """,
+)
 
 
 @command("list", Options, group=study_command, registry=False)
 def list_command(options: Options) -> int | None:
-    """List the installed studies: number, what each shows, arms, sizes, data."""
+    """List the installed studies: number, what each shows, arms, sizes, data.
+
+    Examples:
+        # numbers, arms, sizes and data
+        compatkit study list
+    """
     studies, broken = find_all()
     if options.json:
         faults = [{"study": number, "error": str(error)} for number, error in broken.items()]
@@ -76,6 +91,12 @@ def run_command(options: StudyRunOptions) -> int | None:
     """Run study NUMBER and write results.json, table.md and figures to DIR.
 
     Runs recorded in DIR are not repeated, so the same command continues an interrupted study.
+
+    Examples:
+        # the first experiment with five seeds
+        compatkit study run 0.1 --seeds 5 --out peaks
+        # two of its methods
+        compatkit study run 3.1 --arms none,dcc --data packs
     """
     import torch
 

@@ -36,6 +36,12 @@ def sweep_command(options: SweepOptions) -> int | None:
     """Train, publish and measure all variants of RECIPE, a TOML file whose table [sweep] lists what varies.
 
     A failed run does not stop the others; the exit code is then 1.
+
+    Examples:
+        # two runs at a time
+        compatkit sweep examples/digits_sweep.toml --workers 2
+        # go on after an interruption
+        compatkit sweep examples/digits_sweep.toml --workers 2 --resume
     """
     from compatkit.experiments.sweeps.sweep import Sweep
 

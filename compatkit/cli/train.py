@@ -67,6 +67,14 @@ def train_command(options: TrainOptions) -> int | None:
     """Train the tasks of RECIPE, a TOML file (see examples/), and publish their parts.
 
     Checkpoints are saved every two minutes and on Ctrl-C or SIGTERM; the same command resumes the run.
+
+    Examples:
+        # train and publish
+        compatkit train examples/mnist_usps.toml --data-root packs
+        # show the plan, train nothing
+        compatkit train examples/mnist_usps.toml --explain
+        # train, and test policies without publishing
+        compatkit train examples/mnist_usps.toml --dry-run
     """
     options.check_numbers()
     if options.out is not None and options.checkpoint is not None:

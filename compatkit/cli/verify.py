@@ -52,6 +52,14 @@ def verify_command(options: VerifyOptions) -> int | None:
     errors, not for warnings.
 
     Of a remote, only the headers of weights are read, unless --download or --load.
+
+    Examples:
+        # every byte of every file
+        compatkit verify
+        # names, manifests and headers only
+        compatkit verify 'digits/*' --quick
+        # restore lost files from a copy
+        compatkit verify --repair --from /backup/parts
     """
     root = requested_root()
     remote = root if root is not None and is_remote(root) else None

@@ -33,6 +33,12 @@ def withdraw_command(options: WithdrawOptions) -> int | None:
 
     With --keep N, withdraw old versions of NAME or of a glob: compatkit withdraw 'digits/*' --keep 5 --reason TEXT.
     `compatkit restore` takes a withdrawal back.
+
+    Examples:
+        # one version
+        compatkit withdraw digits/mnist.head@1.1.0 --reason "trained on the test set"
+        # show what a rule would withdraw
+        compatkit withdraw 'digits/*' --keep 5 --reason old --dry-run
     """
     if options.keep is not None:
         return _withdraw_old(options, options.keep)

@@ -38,6 +38,12 @@ def run(*words: str) -> Any:
 
     @command("run", Own, registry=False)
     def run_command(options: Own) -> None:
+        """Run.
+
+        Examples:
+            # it
+            compatkit run a --as b
+        """
         received.append(options)
 
     ended = CliRunner().invoke(run_command, list(words))
@@ -91,6 +97,12 @@ def test_other_values_are_refused(words: tuple[str, ...], subject: str) -> None:
 
     @command("run", Own, registry=False)
     def run_command(options: Own) -> None:
+        """Run.
+
+        Examples:
+            # it
+            compatkit run a --as b
+        """
         raise AssertionError
 
     ended = runner.invoke(run_command, list(words))
