@@ -1,0 +1,28 @@
+"""What MkDocs does besides for this site: links that leave docs/, and reference tables from the sources."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from outside_links import OutsideLinks
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+_links: list[OutsideLinks] = []
+
+
+def on_config(config: Any) -> Any:
+    """Add the treatment of links that leave docs/."""
+    _links[:] = [OutsideLinks(REPOSITORY, config.repo_url)]
+    config.markdown_extensions.append(_links[0])
+    return config
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Remember the page whose links are treated; leave tables of results out of the search."""
+    _links[0].page = page.file.src_uri
+    if page.is_homepage:
+        page.meta["hide"] = ["navigation", "toc"]
+    if page.file.name == "table":
+        page.meta["search"] = {"exclude": True}
+    return markdown
