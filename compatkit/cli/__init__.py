@@ -17,15 +17,25 @@ import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import click
 
-from compatkit.cli.command_line import CommandLine, json_option, plugin_option, quiet_option, registry_option
+from compatkit.cli.command_line import (
+    COMPLETE,
+    CommandLine,
+    json_option,
+    plugin_option,
+    quiet_option,
+    registry_option,
+)
 from compatkit.cli.output import clean, emit, is_main_process, only_json, report_text, warn
 from compatkit.errors import CompatkitError, EnvironmentFailure, IncompatibleError, PolicyBroken, suggest
 from compatkit.foundation.credentials import redacted, remember
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 SECTIONS = {
     "Train and combine": {
@@ -87,6 +97,7 @@ SECTIONS = {
     },
     "Experiments and setup": {
         "study": "List the studies of the papers, and run one by its number.",
+        "completion": "Print the script by which a shell completes commands and names.",
         "plugins": "List plugins with status, distribution, version and hooks.",
     },
 }
@@ -138,6 +149,15 @@ class LazyGroup(click.Group):
             with formatter.section(title):
                 formatter.write_dl([(name.ljust(size), text) for name, text in commands.items()])
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem[str]]:
+        """Return commands and options that begin so, without importing any command."""
+        from click.shell_completion import CompletionItem
+
+        commands = [
+            CompletionItem(name, help=text) for name, text in COMMANDS.items() if name.startswith(incomplete)
+        ]
+        return [*commands, *click.Command.shell_complete(self, ctx, incomplete)]
+
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
@@ -168,6 +188,11 @@ def program() -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit with its code."""
+    if shell := os.environ.get(COMPLETE):
+        from compatkit.cli.shells import answer
+
+        click.echo(answer(shell, program), nl=False)
+        sys.exit(0)
     words = sys.argv[1:] if arguments is None else arguments
     machine = "--json" in words
     for stream in (sys.stdout, sys.stderr):

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import click
 
 from compatkit.foundation.addresses import normalized, remote_name
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+    Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem[str]]]
+
+COMPLETE = "COMPATKIT_COMPLETE"
+"""Environment variable by which the script of a shell asks for completions, with the shell's name."""
 
 
 @attrs.define
@@ -23,6 +31,7 @@ class CommandLine:
         arguments: All words of the command line.
         options: ``Options`` of the command, once it runs.
         addresses: Address of the remote by folder of its copy, which messages name instead.
+        complete: Returns what can stand for a parameter, while a shell asks for it.
     """
 
     registry: str | None = None
@@ -32,6 +41,7 @@ class CommandLine:
     arguments: tuple[str, ...] = ()
     options: Any = None
     addresses: dict[str, str] = attrs.field(factory=dict)
+    complete: Completer | None = None
 
     def translated(self, text: str) -> str:
         """Return a message that names a remote in place of the folder of its copy."""
@@ -51,6 +61,15 @@ def command_line() -> CommandLine:
     return click.get_current_context().ensure_object(CommandLine)
 
 
+def completions(
+    context: click.Context, parameter: click.Parameter, incomplete: str
+) -> list[CompletionItem[str]]:
+    """Return what completes a parameter, as click's ``shell_complete``."""
+    line = context.find_object(CommandLine)
+    complete = parameter.type.shell_complete if line is None or line.complete is None else line.complete
+    return complete(context, parameter, incomplete)
+
+
 def _stored(
     word: str, field: str, convert: Callable[..., Any] | None = None, **settings: Any
 ) -> click.Option:
@@ -60,7 +79,9 @@ def _stored(
         if value is not None and (converted := convert(value) if convert else value):
             setattr(command_line(), field, converted)
 
-    return click.Option([word, field], expose_value=False, callback=store, **settings)
+    return click.Option(
+        [word, field], expose_value=False, callback=store, shell_complete=completions, **settings
+    )
 
 
 def _folder(value: str) -> str:

@@ -52,20 +52,21 @@ def divided(docstring: str | None) -> tuple[str, dict[str, str]]:
         TypeError: It has no examples.
     """
     text, _, section = cleandoc(docstring or "").partition(HEADING)
-    examples: dict[str, str] = {}
+    lines: list[str] = []
+    comments: list[str] = []
     comment: list[str] = []
     for line in cleandoc(f"\n{section}").splitlines():
         if line.startswith("#"):
             comment.append(line.removeprefix("#").strip())
         elif line.startswith(" "):
-            start, does = examples.popitem()
-            examples[f"{start} {line.strip()}"] = does
+            lines[-1] += f" {line.strip()}"
         else:
-            examples[line] = " ".join(comment)
+            lines.append(line)
+            comments.append(" ".join(comment))
             comment = []
-    if not all(examples.values()) or not examples:
+    if not (lines and all(comments)):
         raise TypeError(f"expected a docstring that ends with examples, got {docstring!r:.80}")
-    return text.strip(), examples
+    return text.strip(), dict(zip(lines, comments, strict=True))
 
 
 def folded(line: str, width: int) -> str:

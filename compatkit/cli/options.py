@@ -14,7 +14,14 @@ from typing import Any, TypeVar
 import attrs
 import click
 
-from compatkit.cli.command_line import command_line, json_option, plugin_option, quiet_option, registry_option
+from compatkit.cli.command_line import (
+    command_line,
+    completions,
+    json_option,
+    plugin_option,
+    quiet_option,
+    registry_option,
+)
 from compatkit.cli.examples import Command, Group, divided
 from compatkit.cli.output import clean
 from compatkit.cli.writable import check_outputs
@@ -87,6 +94,7 @@ class Declaration:
                 settings["type"] = TYPES[value](**limits)
                 if value in METAVARS and self.kind is click.Option:
                     settings.setdefault("metavar", METAVARS[value])
+        settings.setdefault("shell_complete", completions)
         flags = self.flags or ((name,) if self.kind is click.Argument else (f"--{name.replace('_', '-')}",))
         return self.kind([*flags, *([] if name in flags else [name])], **settings)
 

@@ -3,38 +3,14 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
 
 import click
 import pytest
+from every_command import EVERY, found
 from test_page_programs import parsed
 
 from compatkit.cli import COMMANDS, SECTIONS, program
 from compatkit.cli.examples import Command, divided, folded
-
-
-def commands(group: click.Group, *above: str) -> Iterator[tuple[str, ...]]:
-    """Yield the words of every command and group below a group."""
-    context = click.Context(group)
-    for name in group.list_commands(context):
-        yield (*above, name)
-        command = group.get_command(context, name)
-        if isinstance(command, click.Group):
-            yield from commands(command, *above, name)
-
-
-EVERY = sorted(commands(program))
-
-
-def found(words: tuple[str, ...]) -> click.Command:
-    """Return the command of these words."""
-    command: click.Command = program
-    for word in words:
-        assert isinstance(command, click.Group)
-        below = command.get_command(click.Context(command), word)
-        assert below is not None
-        command = below
-    return command
 
 
 @pytest.mark.parametrize("words", EVERY, ids=" ".join)

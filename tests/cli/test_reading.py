@@ -28,7 +28,8 @@ def test_help_names_every_command_and_the_first_steps(run: Any) -> None:
 def test_every_command_has_help_and_takes_json(run: Any, command: str) -> None:
     result = run(command, "--help")
     assert result.code == 0
-    parts = re.findall(r"^  (\w+) ", result.out.partition("Commands:")[2], re.MULTILINE)  # of a group, each
+    listed = result.out.partition("Commands:")[2].partition("Examples:")[0]
+    parts = re.findall(r"^  (\w+) ", listed, re.MULTILINE)  # of a group, each
     helps = [run(command, part, "--help").out for part in parts] or [result.out]
     assert all("--json" in entry for entry in helps)
 

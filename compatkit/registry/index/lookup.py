@@ -7,7 +7,7 @@ is created again.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import groupby
@@ -39,6 +39,10 @@ _COUNTS = (
 _LISTING = (
     "SELECT v.name, v.major || '.' || v.minor || '.' || v.patch, ifnull(v.error, m.error), m.kind, m.parameters,"
     " m.model, m.cut FROM versions v LEFT JOIN manifests m ON m.id = v.manifest WHERE NOT v.withdrawn"
+)
+_NAMES = (
+    "SELECT DISTINCT v.name FROM versions v LEFT JOIN manifests m ON m.id = v.manifest"
+    " WHERE v.latest AND v.name >= ? AND v.name < ?"
 )
 _ROOTS = "SELECT DISTINCT v.name, m.digest FROM versions v JOIN manifests m ON m.id = v.manifest"
 Result = TypeVar("Result")
@@ -169,6 +173,30 @@ class Index:
         rows = self._run_refreshed(lambda connection: connection.execute(sql, values).fetchall())
         return [self._listed(name, list(versions)) for name, versions in groupby(rows, itemgetter(0))]
 
+    def names(
+        self, prefix: str = "", kinds: Sequence[str] = (), progress: Progress | None = None
+    ) -> list[str]:
+        """Return names with versions that are not withdrawn, sorted.
+
+        Args:
+            prefix: How they begin.
+            kinds: Kinds of their latest versions; empty for all.
+            progress: As of ``refresh``, which comes first; it may raise.
+        """
+        holes = ", ".join("?" * len(kinds))
+        condition = f" AND m.kind IN ({holes})" if kinds else ""
+        sql = f"{_NAMES}{condition} ORDER BY v.name"
+        return self._column(sql, prefix, f"{prefix}\U0010ffff", *kinds, progress=progress)
+
+    def models(self, progress: Progress | None = None) -> list[str]:
+        """Return the models of all components, sorted.
+
+        Args:
+            progress: As of ``refresh``, which comes first; it may raise.
+        """
+        sql = "SELECT DISTINCT model FROM manifests WHERE model <> '' ORDER BY model"
+        return self._column(sql, progress=progress)
+
     def roots(self) -> list[tuple[str, str]]:
         """Return name and manifest digest of every version, including withdrawn ones."""
         return self._run_refreshed(lambda connection: connection.execute(_ROOTS).fetchall())
@@ -231,11 +259,17 @@ class Index:
             return ListedName(name, versions[-1], versions, error=error)
         return ListedName(name, versions[-1], versions, kind, parameters, model, cut, aliases)
 
-    def _run_refreshed(self, work: Callable[[sqlite3.Connection], Result]) -> Result:
+    def _column(self, sql: str, *values: str, progress: Progress | None) -> list[str]:
+        rows = self._run_refreshed(lambda connection: connection.execute(sql, values).fetchall(), progress)
+        return [row[0] for row in rows]
+
+    def _run_refreshed(
+        self, work: Callable[[sqlite3.Connection], Result], progress: Progress | None = None
+    ) -> Result:
         """Bring the tables up to date, and return the result of ``work``."""
 
         def refresh_and_work(connection: sqlite3.Connection) -> Result:
-            self._sync(connection).refresh()
+            self._sync(connection).refresh(progress)
             return work(connection)
 
         return self._run(refresh_and_work)
