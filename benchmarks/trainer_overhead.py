@@ -103,7 +103,6 @@ def ours(kind: str, idle: int) -> Callable[[], object]:
     state = TaskState(task, blueprint, blueprint, (), extractor, head, data, split, (2, 32))
     owners = {"tiny.extractor": extractor, "tiny.head": head}
     precision = Precision("cpu", "float32", False)
-    setup = SetUp(0, precision, {"tiny": state}, {}, lambda *arguments: None, owners=owners)
     plugins = RunPlugins.create(IDLE[:idle], factories=dict.fromkeys(IDLE, Idle))
     settings = ck.Trainer(
         steps=10**9,
@@ -114,6 +113,8 @@ def ours(kind: str, idle: int) -> Callable[[], object]:
         weight_decay=0.0,
         schedule="constant",
     )
+    run = settings.info("cpu", dry=False)
+    setup = SetUp(0, precision, {"tiny": state}, {}, lambda *arguments: None, owners=owners, run=run)
     loop, numbers = Loop(settings, setup, plugins), count()
     loop.train_mode()
 

@@ -37,6 +37,7 @@ from compatkit.experiments.sweeps.sweep import Sweep as Sweep
 from compatkit.foundation import limits as limits
 from compatkit.hooks import HOOK_API as HOOK_API
 from compatkit.hooks import Batch as Batch
+from compatkit.hooks import RunInfo as RunInfo
 from compatkit.hooks import autocast as autocast
 from compatkit.hooks import effect as effect
 from compatkit.hooks import hookimpl as hookimpl

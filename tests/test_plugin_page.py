@@ -29,6 +29,7 @@ __all__ = ["install"]
 PAGE = (Path(__file__).resolve().parents[1] / "docs" / "how_to" / "plugins" / "index.md").read_text()
 GIVEN: dict[str, type] = {
     "setup": ck.SetUp,
+    "run": ck.RunInfo,
     "step": ck.Step,
     "batch": ck.Batch,
     "task state": ck.TaskState,

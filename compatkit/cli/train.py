@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from compatkit.training.fit import Fit
     from compatkit.training.prepare import Frozen
     from compatkit.training.task import Task
+    from compatkit.training.trainer import Trainer
 
 NOTES = 3
 """Pairs of tasks whose classes are compared in print."""
@@ -109,7 +110,7 @@ def train_command(options: TrainOptions) -> int | None:
     folder = None
     if plan.trainer.checkpoint is None:
         folder = started.default_folder() if options.out is None else options.out
-        plan = attrs.evolve(plan, trainer=attrs.evolve(plan.trainer, checkpoint=folder / STATE))
+        plan = attrs.evolve(plan, trainer=_stored_in(folder, plan.trainer))
     images = (options.finder(),)
     if first:
         _check_checkpoint(plan.trainer.checkpoint, folder)
@@ -122,6 +123,12 @@ def train_command(options: TrainOptions) -> int | None:
         return None
     has_folder = options.out is not None
     return Publication(options, root, plan, started, folder, has_folder, images, plan.about, key).publish(fit)
+
+
+def _stored_in(folder: Path, trainer: Trainer) -> Trainer:
+    """Return a trainer that keeps its state in the folder of its run, which gives the run its name."""
+    name = trainer.run_name or folder.absolute().name
+    return attrs.evolve(trainer, checkpoint=folder / STATE, run_name=name)
 
 
 def _fit(plan: Recipe, frozen: Frozen, again: str, notes: Sequence[str]) -> Fit:

@@ -20,6 +20,7 @@ from compatkit.foundation.limits import WHOLE, Number, OneOf
 from compatkit.hooks.arguments import Batch as Batch
 from compatkit.hooks.arguments import LoggerLike as LoggerLike
 from compatkit.hooks.arguments import PretrainingLike as PretrainingLike
+from compatkit.hooks.arguments import RunInfo as RunInfo
 from compatkit.hooks.arguments import SetUpLike as SetUpLike
 from compatkit.hooks.arguments import StepLike as StepLike
 from compatkit.hooks.arguments import TaskLike as TaskLike

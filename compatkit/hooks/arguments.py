@@ -7,6 +7,7 @@ The Protocols keep hooks independent of the classes that implement them: ``compa
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import attrs
@@ -51,6 +52,34 @@ class Batch:
             self.images.copy_(other.images, non_blocking=True)
         elif other.stacked is not None:
             self.stacked.copy_(other.stacked, non_blocking=True)
+
+
+@attrs.frozen(kw_only=True)
+class RunInfo:
+    """The run that a plugin takes part in, as plain values: ``setup.run``.
+
+    Attributes:
+        name: ``Trainer(run_name=)``, else the name of the checkpoint's file without suffix; None without either.
+        folder: Folder of the checkpoint, an absolute path, which runs of a sweep share; None without a checkpoint.
+        dry: Whether nothing is trained: for ``Trainer.explain``, ``Trainer.profile`` and the checks before a sweep. A
+            plugin then writes no file and trains nothing.
+        seed: Seed of the run.
+        steps: Steps of each task.
+        batch_size: Images of a step, on all processes together.
+        accumulate: Micro-batches of a step.
+        evaluate_every: Steps between evaluations; None without evaluations.
+        device: Device of the run, such as ``"cpu"`` or ``"cuda:0"``.
+    """
+
+    name: str | None
+    folder: Path | None
+    dry: bool
+    seed: int
+    steps: int
+    batch_size: int
+    accumulate: int
+    evaluate_every: int | None
+    device: str
 
 
 class TaskLike(Protocol):
@@ -103,6 +132,8 @@ class StepLike(Protocol):
 class SetUpLike(Protocol):
     """The set-up of a run, as hooks see it: ``compatkit.SetUp``."""
 
+    @property
+    def run(self) -> RunInfo: ...
     @property
     def tasks(self) -> Mapping[str, TaskLike]: ...
     @property

@@ -16,6 +16,7 @@ from compatkit.contracts.contract import Blueprint, Label
 from compatkit.contracts.labels import common
 from compatkit.errors import CutError, UnknownName, UsageError, type_of
 from compatkit.foundation.codec import dumps
+from compatkit.hooks import RunInfo
 from compatkit.registry.names import check_name
 from compatkit.registry.weights.tensorchecks import check_values
 from compatkit.training.layer_recording import Recorder
@@ -47,6 +48,7 @@ class SetUp:
         instance: Name of the plugin instance in set-up, or None.
         released: Extractor passed in with ``frozen=``, or None.
         compared: Whether a regularizer of this run uses the released extractor.
+        run: Steps, batch size, name, folder and device of the run, and whether it is dry.
     """
 
     seed: int
@@ -62,6 +64,7 @@ class SetUp:
     instance: str | None = None
     released: ReleasedExtractor | None = None
     compared: bool = False
+    run: RunInfo = attrs.field(kw_only=True)
 
     def rng(self, *key: str | int) -> torch.Generator:
         """Return a CPU generator for a plugin; ``key`` starts with the name of the plugin instance."""

@@ -117,7 +117,10 @@ def _as_tasks(tasks: object) -> Sequence[Task]:
 
 @attrs.frozen(eq=False)
 class FitRequest:
-    """Settings of a trainer and arguments of ``Trainer.fit``, which documents them."""
+    """Settings of a trainer and arguments of ``Trainer.fit``, which documents them.
+
+    ``dry`` says that nothing will be trained.
+    """
 
     settings: Settings
     tasks: Sequence[Task] = attrs.field(converter=_as_tasks)
@@ -125,6 +128,7 @@ class FitRequest:
     frozen: Frozen = None
     frozen_statistics: Statistics = "stored"
     factories: Mapping[str, Callable[..., Any]] | None = None
+    dry: bool = False
 
 
 @attrs.frozen(eq=False)
@@ -288,7 +292,8 @@ def _set_up(request: FitRequest, plugins: RunPlugins, precision: Precision) -> S
         for side, trained in (("extractor", not state.freezes_extractor), ("head", state.runs_head))
         if trained
     }
-    setup = SetUp(seed, precision, states, frozen_heads, reset, owners=owners, released=released)
+    run = request.settings.info(precision.device, dry=request.dry)
+    setup = SetUp(seed, precision, states, frozen_heads, reset, owners=owners, released=released, run=run)
     for bound in plugins.set_up:
         reseed(precision.device, seed_of(seed, "set_up", bound.instance))
         setup.instance = bound.instance

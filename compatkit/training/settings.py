@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, Literal, get_args
 
 import attrs
@@ -13,6 +14,7 @@ from compatkit.errors import FormatError, UsageError
 from compatkit.foundation.addresses import local
 from compatkit.foundation.codec import dumps, key_of, loads
 from compatkit.foundation.limits import COUNT, FLAG, PATH, SEED, WHOLE, Number, OfType, OneOf
+from compatkit.hooks import RunInfo
 from compatkit.plugins.discovery import require
 from compatkit.training.batches.decoded import Cache
 from compatkit.training.batches.sources import IMAGE_STORAGE, ImagePlacement, ImageStorage
@@ -133,6 +135,9 @@ class Settings:
     loggers: Mapping[str, Mapping[str, Any]] = attrs.field(
         factory=dict, converter=logger_settings, metadata=_LEFT_OUT
     )
+    run_name: str | None = attrs.field(
+        default=None, validator=OfType((str, type(None)), "a text, or None"), metadata=_LEFT_OUT
+    )
     progress: bool = attrs.field(default=True, validator=FLAG, metadata=_LEFT_OUT)
     precision: Choice = attrs.field(
         default="auto", converter=spelled, validator=OneOf(get_args(Choice)), metadata=_HIDDEN
@@ -175,6 +180,22 @@ class Settings:
         """Storage and decoding of training images."""
         return ImagePlacement(self.image_storage, self.memory_share, self.workers, self.cache, self.steps)
 
+    def info(self, device: str, *, dry: bool) -> RunInfo:
+        """Return what plugins and loggers are told of the run.
+
+        Args:
+            device: Chosen device.
+            dry: Whether nothing will be trained.
+        """
+        checkpoint = None if self.checkpoint is None else Path(self.checkpoint).absolute()
+        return RunInfo(
+            name=self.run_name or (checkpoint and checkpoint.stem),
+            folder=checkpoint and checkpoint.parent,
+            dry=dry,
+            device=device,
+            **{name: getattr(self, name) for name in _TOLD},
+        )
+
     def stated(self) -> dict[str, Any]:
         """Return the settings for the manifest of a run, by the metadata of their fields."""
         stated = {}
@@ -185,6 +206,9 @@ class Settings:
                 has_fields = attrs.has(type(value))
                 stated[field.name] = attrs.asdict(value, filter=_is_stated) if has_fields else value
         return stated
+
+
+_TOLD = ("seed", "steps", "batch_size", "accumulate", "evaluate_every")
 
 
 def plan_key(name: str) -> str:

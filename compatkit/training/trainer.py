@@ -73,6 +73,8 @@ class Trainer(Settings):
         log_every: Steps between rows of the history.
         loggers: Loggers of the run by name, each with its folder or a table of settings with a folder:
             ``{"tensorboard": "runs/digits", "csv": "runs/digits"}``, or a plugin's.
+        run_name: Name of the run for plugins and loggers; None takes that of the checkpoint's file. It changes no
+            result, plan or folder.
         progress: Whether to show progress on standard error: a bar in a terminal or a notebook, elsewhere a line
             every ten seconds, after a minute every thirty, after ten minutes every sixty; evaluations at once.
         precision: ``"auto"`` (bf16 where the hardware has it), ``"float32"`` or ``"bf16"`` (``"bfloat16"``).
@@ -155,7 +157,7 @@ class Trainer(Settings):
         Raises:
             CompatkitError: As ``fit`` does.
         """
-        request = FitRequest(self, tasks, regularizers, frozen, frozen_statistics, factories)
+        request = FitRequest(self, tasks, regularizers, frozen, frozen_statistics, factories, dry=True)
         with prepare(request) as prepared:
             return Explanation.of(prepared.loop)
 
@@ -184,6 +186,6 @@ class Trainer(Settings):
         """
         if steps < 1:
             raise UsageError(f"Trainer.profile needs steps >= 1; got {steps}.")
-        request = FitRequest(self, tasks, regularizers, frozen, frozen_statistics, factories)
+        request = FitRequest(self, tasks, regularizers, frozen, frozen_statistics, factories, dry=True)
         with prepare(request) as prepared:
             return profile(prepared.loop, steps)

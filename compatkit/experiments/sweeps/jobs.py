@@ -104,9 +104,8 @@ class DataCache:
         loggers = logger_settings(job.tables["trainer"].get("loggers"))
         for settings in loggers.values():
             settings["folder"] = str(Path(settings["folder"]) / job.run)
-        recipe = check(
-            job.tables, Path(job.file), checkpoint=str(checkpoint), progress=False, loggers=loggers
-        )
+        own = {"checkpoint": str(checkpoint), "run_name": job.run}
+        recipe = check(job.tables, Path(job.file), **own, progress=False, loggers=loggers)
         return recipe.load(self.data(job))
 
 

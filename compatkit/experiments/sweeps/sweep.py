@@ -194,10 +194,12 @@ class Sweep:
 
 def _check(run: Job, file: Path) -> None:
     with _run_in_message(run.run):
-        if "checkpoint" in run.tables.get("trainer", ()):
-            raise UsageError(
-                f"{file}: [trainer]: a sweep manages the checkpoints of its runs; leave checkpoint out."
-            )
+        for key in ("checkpoint", "run_name"):
+            if key in run.tables.get("trainer", ()):
+                raise UsageError(
+                    f"{file}: [trainer]: a sweep sets the {key} of each of its runs; leave {key} out.",
+                    subject=key,
+                )
         recipe = check(run.tables, file)
         try:
             for task in recipe.entries:
@@ -257,9 +259,8 @@ def plan_jobs(
             group = dumps({**plan, "trainer": {**plan["trainer"], "seed": 0}})
             if group not in prepared:
                 trainer = attrs.evolve(recipe.trainer, checkpoint=None, execution="eager")
-                request = FitRequest(
-                    trainer, recipe.tasks, recipe.regularizers, heads, recipe.frozen.statistics
-                )
+                frozen = heads, recipe.frozen.statistics
+                request = FitRequest(trainer, recipe.tasks, recipe.regularizers, *frozen, dry=True)
                 with prepare(request):
                     prepared.add(group)
         planned.append(attrs.evolve(job, plan=digest(dumps(plan))))
