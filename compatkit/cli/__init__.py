@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 SECTIONS = {
     "Train and combine": {
         "demo": "Train, publish, recombine and report on small real data.",
+        "recipe": "Write a first recipe for your own images.",
         "train": "Train the tasks of a recipe and publish their parts.",
         "sweep": "Run all variants of a recipe with lists, and compare them.",
         "publish": "Publish a trained run that was not published.",
@@ -114,8 +115,8 @@ MODULES = {
 FIRST_STEPS = """\b
 New here?
   compatkit demo                      the idea, in one to three minutes
-  compatkit init parts                make a registry
-  compatkit --registry parts train RECIPE.toml
+  compatkit recipe photos/a photos/b  a recipe for your own images
+  compatkit --registry parts train photos.toml
   compatkit --registry parts ls
 
 \b
