@@ -57,6 +57,7 @@ EXERCISED = {
     "compatkit_pretrain": ("setup", "pretraining"),
     "compatkit_views": ("step", "batch"),
     "compatkit_further_views": ("images",),
+    "compatkit_sample_losses": ("step", "losses"),
     "compatkit_losses": ("step",),
     "compatkit_after_backward": ("step",),
     "compatkit_after_step": ("step",),

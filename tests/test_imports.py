@@ -269,7 +269,10 @@ def examples() -> Iterator[tuple[str, ast.Module]]:
     for page in pages:
         blocks = re.findall(r"^( *)```python\n(.*?)^ *```$", page.read_text(), re.MULTILINE | re.DOTALL)
         yield from ((page.name, ast.parse(dedent(text))) for _, text in blocks)
-    for path in (REPOSITORY / "examples" / "third_party").rglob("*.py"):
+    for path in (
+        *(REPOSITORY / "examples" / "third_party").rglob("*.py"),
+        *(REPOSITORY / "examples" / "methods").rglob("*.py"),
+    ):
         yield path.name, ast.parse(path.read_text())
 
 

@@ -330,6 +330,33 @@ class Training:
         raise NotImplementedError
 
     @hookspec
+    def compatkit_sample_losses(self, step: StepLike, losses: Tensor) -> Tensor:
+        """Return the task's loss of each image, changed or weighted; the trainer takes the mean, as ``task``.
+
+        Plugins are called in order, each with the result of the one before, for each micro-batch and each process; not
+        for a task without labels or without a head of its own. A plugin's weight w blends: the trainer goes on with
+        ``losses + w * (returned - losses)``, so that weight 1 takes what is returned. The history also has the plain
+        mean, as ``cross_entropy``.
+
+        Example::
+
+            @hookimpl
+            @effect("pure")
+            def compatkit_sample_losses(self, step, losses):
+                chance = step.logits.softmax(1).gather(1, step.batch.labels[:, None])[:, 0]
+                return (1 - chance) ** 2 * losses
+
+        Args:
+            step: The current step. In this hook ``features`` and ``logits`` are those that the losses come from, in
+                float32: under mixup and CutMix of the mixed images, with the shares of classes in ``mixed_labels``.
+            losses: Cross-entropy of each image with its graph, float32 ``(N,)``, label smoothing included.
+
+        Returns:
+            Losses ``(N,)``, with a gradient.
+        """
+        raise NotImplementedError
+
+    @hookspec
     def compatkit_losses(self, step: StepLike) -> Mapping[str, Tensor]:
         """Return scalar losses by name; the trainer weights, adds and logs them as ``instance/name``.
 

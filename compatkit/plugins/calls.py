@@ -11,6 +11,7 @@ import attrs
 from compatkit.errors import CompatkitError, PluginError, UsageError, type_of
 from compatkit.hooks import Batch, Effect, Phase
 from compatkit.plugins.isolation import described
+from compatkit.plugins.loss_results import check_sample_losses, wrong_result
 
 if TYPE_CHECKING:
     import torch
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 Call = Callable[..., Any]
 LOSSES, VIEWS, FURTHER = "compatkit_losses", "compatkit_views", "compatkit_further_views"
+SAMPLE_LOSSES = "compatkit_sample_losses"
 
 
 @attrs.frozen(eq=False)
@@ -68,7 +70,7 @@ def bind(
         call: Call = _views_guard([(instance, function)])
     else:
         call = _attributing(instance, hook, function)
-        checks = {LOSSES: _checking_losses, FURTHER: _checking_views}
+        checks = {LOSSES: _checking_losses, FURTHER: _checking_views, SAMPLE_LOSSES: _checking_sample_losses}
         call = checks[hook](instance, call) if hook in checks else call
     return Bound(instance, weight, phase, effect, call, function, autocast)
 
@@ -139,21 +141,32 @@ def _attributing(instance: str, hook: str, function: Call) -> Call:
     return call
 
 
-def _wrong(instance: str, hook: str, what: str, remedy: str) -> PluginError:
-    return PluginError(f"Plugin {instance!r}: {hook} {what}. {remedy}", plugin=instance, hook=hook)
+def _checking_sample_losses(instance: str, function: Call) -> Call:
+    def call(step: Any, losses: Tensor) -> Tensor:
+        before = _writes(step, losses)
+        after = function(step, losses)
+        _refuse_writes(instance, SAMPLE_LOSSES, before, _writes(step, losses))
+        return check_sample_losses(instance, after, losses)
+
+    return call
+
+
+def _refuse_writes(instance: str, hook: str, before: Mapping[str, int], after: Mapping[str, int]) -> None:
+    """Raise if a hook wrote into a tensor that it was given; see ``_writes``."""
+    if written := [name for name, count in after.items() if count != before.get(name, count)]:
+        raise wrong_result(
+            instance,
+            hook,
+            f"wrote into {written[0]}",
+            "Compute a new tensor, without in-place operations: the task and other plugins use it too.",
+        )
 
 
 def _checking_losses(instance: str, function: Call) -> Call:
     def call(step: Any) -> Mapping[str, Tensor]:
         features, before = getattr(step, "features", None), _writes(step)
         losses = function(step)
-        if written := [name for name, count in _writes(step).items() if count != before.get(name, count)]:
-            raise _wrong(
-                instance,
-                LOSSES,
-                f"wrote into step.{written[0]}",
-                "Compute a new tensor, without in-place operations: the task and other plugins use it too.",
-            )
+        _refuse_writes(instance, LOSSES, before, _writes(step))
         if features is None:
             return check_losses(instance, losses)
         return check_losses(instance, losses, device=features.device, trainable=features.requires_grad)
@@ -161,11 +174,12 @@ def _checking_losses(instance: str, function: Call) -> Call:
     return call
 
 
-def _writes(step: Any) -> dict[str, int]:
+def _writes(step: Any, losses: Tensor | None = None) -> dict[str, int]:
     """Return autograd's counts of in-place writes to the tensors that losses read, by name."""
     batch = getattr(step, "batch", None)
-    tensors = {name: getattr(step, name, None) for name in ("features", "logits")}
-    tensors |= {f"batch.{name}": getattr(batch, name, None) for name in ("images", "labels", "index")}
+    tensors = {f"step.{name}": getattr(step, name, None) for name in ("features", "logits")}
+    tensors |= {f"step.batch.{name}": getattr(batch, name, None) for name in ("images", "labels", "index")}
+    tensors["losses"] = losses
     return {
         name: tensor._version
         for name, tensor in tensors.items()
@@ -189,7 +203,7 @@ def _checking_views(instance: str, function: Call) -> Call:
         else:
             expected_count = len(views)
             return views
-        raise _wrong(
+        raise wrong_result(
             instance,
             FURTHER,
             f"returned {actual} for images of {wanted}",
@@ -221,7 +235,7 @@ def _views_guard(functions: Sequence[tuple[str, Call]]) -> Callable[[Any, Batch]
                 _raise_attributed(error, instance, VIEWS)
             if _written(batch) != before:
                 remedy = "Return a new one: attrs.evolve(batch, images=...), without in-place operations."
-                raise _wrong(instance, VIEWS, "wrote into the batch that it was given", remedy)
+                raise wrong_result(instance, VIEWS, "wrote into the batch that it was given", remedy)
             if after is not batch:
                 read_labels = first_call or _on_host(after)
                 batch = check_batch(instance, after, batch, _classes_of(step) if read_labels else None)
@@ -266,7 +280,7 @@ def check_batch(instance: str, batch: object, original: Batch, classes: int | No
             class index per image.
     """
     if not isinstance(batch, Batch):
-        raise _wrong(
+        raise wrong_result(
             instance,
             VIEWS,
             f"returned {_described(batch)}, not a Batch",
@@ -279,12 +293,12 @@ def check_batch(instance: str, batch: object, original: Batch, classes: int | No
     counts = len(batch.images), len(batch.labels), len(batch.index)
     if not counts[0] or len(set(counts)) > 1:
         what = f"returned {counts[0]} images with {counts[1]} labels and {counts[2]} indices"
-        raise _wrong(instance, VIEWS, what, "Give one label and one index to each image.")
+        raise wrong_result(instance, VIEWS, what, "Give one label and one index to each image.")
     if classes is not None and batch.labels is not original.labels:
         low, high = int(batch.labels.min()), int(batch.labels.max())
         if low < 0 or high >= classes:
             what = f"returned labels from {low} to {high} for a task of {classes} classes"
-            raise _wrong(instance, VIEWS, what, "Give class indices, from 0 on.")
+            raise wrong_result(instance, VIEWS, what, "Give class indices, from 0 on.")
     return batch
 
 
@@ -298,11 +312,11 @@ def _check_like(instance: str, name: str, actual: object, expected: Tensor) -> N
         "index": "Give one index per image.",
     }[name]
     if not isinstance(actual, torch.Tensor):
-        raise _wrong(instance, VIEWS, f"returned {_described(actual)} as {name}", remedy)
+        raise wrong_result(instance, VIEWS, f"returned {_described(actual)} as {name}", remedy)
     kinds = ((("n", *tensor.shape[1:]), tensor.dtype, tensor.device) for tensor in (actual, expected))
     for value, other in zip(*kinds, strict=True):
         if value != other:
-            raise _wrong(instance, VIEWS, f"returned {name} of {value}, given {other}", remedy)
+            raise wrong_result(instance, VIEWS, f"returned {name} of {value}, given {other}", remedy)
 
 
 def check_losses(
@@ -328,7 +342,7 @@ def check_losses(
     import torch
 
     def wrong(what: str, remedy: str) -> PluginError:
-        return _wrong(instance, LOSSES, what, remedy)
+        return wrong_result(instance, LOSSES, what, remedy)
 
     if not isinstance(losses, Mapping):
         raise wrong(

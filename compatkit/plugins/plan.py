@@ -26,7 +26,7 @@ from compatkit.plugins.selection import RegularizerConfig, check_unique_names, o
 from compatkit.plugins.settings import plain
 
 KIND = "regularizers"
-_STEP_EVENTS = ("views", "further_views", "losses", "after_backward", "after_step")
+_STEP_EVENTS = ("views", "further_views", "sample_losses", "losses", "after_backward", "after_step")
 EVENTS = ("task", "set_up", "pretrain", *_STEP_EVENTS, "after_epoch", "finish")
 """Events of a run, in their order; each is a field of RunPlugins, and ``compatkit_<event>`` is its hook."""
 ONCE = ("task", "set_up", "pretrain", "finish")
@@ -82,6 +82,7 @@ class RunPlugins:
     pretrain: tuple[Bound, ...]
     views: tuple[Bound, ...]
     further_views: tuple[Bound, ...]
+    sample_losses: tuple[Bound, ...]
     losses: tuple[Bound, ...]
     after_backward: tuple[Bound, ...]
     after_step: tuple[Bound, ...]

@@ -96,7 +96,7 @@ def compile_blocker(loop: Loop) -> str | None:
 
     Runs one forward and backward pass of each task eagerly and compiled, and restores the run.
     """
-    for hook in ("losses", "further_views"):
+    for hook in ("losses", "sample_losses", "further_views"):
         for bound in getattr(loop.plugins, hook):
             if bound.effect != "pure":
                 return (
@@ -125,7 +125,7 @@ def capture_blocker(loop: Loop, *, compiles: bool) -> str | None:
         return "several processes exchange in every step which gradients they have"
     if loop.settings.optimizer not in CAPTURED:
         return f"the optimizer {loop.settings.optimizer!r} keeps its step count or learning rate on the host"
-    for hook in ("losses", "after_backward"):
+    for hook in ("losses", "sample_losses", "after_backward"):
         for bound in getattr(loop.plugins, hook):
             if bound.effect == "host":
                 return (
@@ -245,7 +245,8 @@ def fastest(loop: Loop) -> Execution:
     Modes are tried in order of complexity. Two trials of the same run may choose different modes, as times differ.
     """
     plugins = loop.plugins
-    for bound in (*plugins.views, *plugins.losses, *plugins.after_backward):
+    called = (*plugins.views, *plugins.sample_losses, *plugins.losses, *plugins.after_backward)
+    for bound in called:
         if bound.effect == "host":
             reason = f"a trial would call the plugin {bound.instance!r}, whose effect is 'host'"
             return Execution("eager", reason)

@@ -87,6 +87,9 @@ class LossHistory:
         quantity = "The gradient norm" if name == "gradient_norm" else f"The loss {name!r}"
         plugin, slash, _ = name.partition("/")
         origin = f" The plugin {plugin!r} computed it; the task's own loss was finite." if slash else ""
+        plain = self._waiting[task][number - step].losses.get("cross_entropy")
+        if name == "task" and plain is not None and math.isfinite(float(plain)):
+            origin = " A plugin with compatkit_sample_losses changed it; the cross-entropy was finite."
         return TrainingError(
             f"{quantity} of task {task!r} is {value} in step {number}, counted from 0.{origin} Lower the learning "
             "rate, add warm-up steps, set clip_norm, or use precision='float32'.",

@@ -39,6 +39,7 @@ class Objective(nn.Module):
         extra_views: Extra views of the batch for regularizers.
         recording: Recorded layers of the task for regularizers, or None.
         gradients: See ``SetUp.gradients``.
+        sample_losses: Regularizers that change the task's loss of each image, in order.
     """
 
     def __init__(
@@ -49,17 +50,21 @@ class Objective(nn.Module):
         extra_views: ExtraViews = NO_VIEWS,
         recording: LayerRecording | None = None,
         gradients: Mapping[str, bool] | None = None,
+        sample_losses: tuple[Bound, ...] = (),
     ) -> None:
         """See the class."""
         super().__init__()
         self.owners = nn.ModuleDict({owner.replace(".", "/"): module for owner, module in owners.items()})
         self.losses, self.precision, self.extra_views = losses, precision, extra_views
         self.recording, self.gradients = recording, gradients or {}
+        self.sample_losses = sample_losses
 
     def unchecked(self) -> Objective:
         """Return a copy without checks of plugins' return values, for a compiler."""
         objective = copy.copy(self)
-        objective.losses = tuple(attrs.evolve(bound, call=bound.function) for bound in self.losses)
+        for event in ("losses", "sample_losses"):
+            bounds = (attrs.evolve(bound, call=bound.function) for bound in getattr(self, event))
+            setattr(objective, event, tuple(bounds))
         objective.extra_views = self.extra_views.unchecked()
         return objective
 
@@ -68,7 +73,8 @@ class Objective(nn.Module):
 
         Args:
             step: Step with its batch.
-            seeds: Seeds for the network, then for each regularizer; empty to not seed torch's generators.
+            seeds: Seeds for the network, then for each of ``losses`` and ``sample_losses``; empty to not seed torch's
+                generators.
 
         Returns:
             Loss, terms and predictions; see ``Outcome``.
@@ -82,21 +88,47 @@ class Objective(nn.Module):
             total = step.features.new_zeros((), dtype=torch.float32)
         else:
             full = logits if logits.dtype is torch.float32 else logits.float()
-            if step.mixed_labels is None:
+            if self.sample_losses:
+                total = self._changed_loss(step, full, terms, seeds)
+            elif step.mixed_labels is None:
                 total = F.cross_entropy(full, step.batch.labels, label_smoothing=step.task.task.smoothing)
             else:
-                total = self._mixed_loss(step, full, step.mixed_labels)
+                total = F.cross_entropy(self._mixed_pass(step, full)[1], step.mixed_labels)
             terms["task"], predicted = total.detach(), logits.detach().argmax(1)
         if self.losses:
             total = self._add_losses(step, total, terms, view_features, calls, seeds)
         return total, terms, predicted
 
-    def _mixed_loss(self, step: Step, logits: Tensor, targets: Tensor) -> Tensor:
-        """Return the loss of mixed images; with regularizers it needs another pass, which updates no statistics."""
-        if step.mixed_images is not None:
-            with self.precision.autocast():
-                logits = step.classify(step.extract(step.mixed_images, write_statistics=False)).float()
-        return F.cross_entropy(logits, targets)
+    def _mixed_pass(self, step: Step, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """Return features and logits of mixed images; with regularizers of another pass, which writes no statistics."""
+        if step.mixed_images is None:
+            return step.features, logits
+        with self.precision.autocast():
+            features = step.extract(step.mixed_images, write_statistics=False)
+            return features, step.classify(features).float()
+
+    def _changed_loss(
+        self, step: Step, logits: Tensor, terms: dict[str, Tensor], seeds: Sequence[int]
+    ) -> Tensor:
+        """Return the mean of the task's losses of single images after the changes of regularizers."""
+        features, own_logits = step.features, step.logits
+        used_features, used_logits = self._mixed_pass(step, logits)
+        mixed, smoothing = step.mixed_labels, step.task.task.smoothing
+        if mixed is None:
+            losses = F.cross_entropy(
+                used_logits, step.batch.labels, reduction="none", label_smoothing=smoothing
+            )
+        else:
+            losses = F.cross_entropy(used_logits, mixed, reduction="none")
+        terms["cross_entropy"] = losses.detach().mean()
+        step.features, step.logits = wide(used_features), used_logits
+        for number, bound in enumerate(self.sample_losses, 1 + len(self.losses)):
+            if seeds:
+                reseed(self.precision.device, seeds[number])
+            changed = bound.call(step, losses)
+            losses = changed if bound.weight == 1 else losses + bound.weight * (changed - losses)
+        step.features, step.logits = features, own_logits
+        return wide(losses).mean()
 
     def _add_losses(
         self,

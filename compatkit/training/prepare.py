@@ -28,6 +28,7 @@ from compatkit.training.distributed import World, join_processes
 from compatkit.training.execution import Execution
 from compatkit.training.execution_selection import select_execution
 from compatkit.training.fit import Fit
+from compatkit.training.hook_conflicts import check_hooks
 from compatkit.training.loggers import RunLog
 from compatkit.training.loop import Loop
 from compatkit.training.manifest import describe
@@ -176,6 +177,7 @@ def prepare(request: FitRequest) -> Iterator[PreparedRun]:
             request, tasks=[apply_task_hooks(task, plugins, settings.seed) for task in request.tasks]
         )
         _check(request, world)
+        check_hooks(plugins, request.tasks)
         log = RunLog.of(settings.loggers, settings.batch_size)
         precision = Precision.choose(world.device, settings.precision, settings.channels_last)
         tasks, held_out = hold_out(request.tasks, settings.validation, settings.seed)

@@ -28,7 +28,10 @@ from compatkit.training.task_state import TaskState, trained_parameters
 
 NETWORK = "network/"
 """Prefix of a task's name in the name of the optimizer of its extractor and head."""
-STEP_EVENTS = ("views", "further_views", "losses", "after_backward", "after_step", "after_epoch")
+STEP_EVENTS = (
+    *("views", "further_views", "sample_losses", "losses"),
+    *("after_backward", "after_step", "after_epoch"),
+)
 """Events of a run that belong to its steps."""
 
 
@@ -54,7 +57,8 @@ class TaskLoop:
         captured: Complete step as a CUDA graph, or None.
         views: Hooks that change a batch, each with the seeds of its random numbers; None for pure ones, which do not
             use torch's generators.
-        seeds: Seeds of the random numbers of the network, then of each regularizer.
+        seeds: Seeds of the random numbers of the network, then of each regularizer with losses, then of each one that
+            changes the task's losses.
         other_parameters: Trained parameters of the other tasks' networks, by task, which no loss of these steps may
             depend on.
     """
@@ -177,20 +181,30 @@ class TaskLoop:
             for bound in active["views"]
         )
         self.may_spoil_images = bool(self.views) or self.task.task.loader is not None
-        losses = active["losses"]
+        losses, sample_losses = active["losses"], active["sample_losses"]
         extra_views = ExtraViews.of(active["further_views"], self.task.data.size, self.passes.fused)
         # Views that are gathered with a batch would not have the changes of a plugin to its images.
         self.source.arrange(extra_views.make if len(extra_views) and not self.views else None)
         recorder = setup.recorders.get(name)
         recording = recorder.record(bound.instance for bound in losses) if recorder is not None else None
         self.objective = Objective(
-            setup.owners, losses, setup.precision, extra_views, recording=recording, gradients=setup.gradients
+            setup.owners,
+            losses,
+            setup.precision,
+            extra_views,
+            recording=recording,
+            gradients=setup.gradients,
+            sample_losses=sample_losses,
         )
         # An objective has no hooks, so that calling it as a module would only cost time.
         self.forward = Compiled(self.objective) if compiles else self.objective.forward
         self.captured = None
         keys = [(name,), *((bound.instance, name) for bound in losses)]
         self.seeds = tuple(Stream.of(setup.seed, "network", *key, *self._key) for key in keys)
+        self.seeds += tuple(
+            Stream.of(setup.seed, bound.instance, "sample_losses", name, *self._key)
+            for bound in sample_losses
+        )
         for event in ("after_backward", "after_step", "after_epoch"):
             setattr(self, event, after_chain(active[event], f"compatkit_{event}"))
 

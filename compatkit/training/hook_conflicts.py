@@ -1,0 +1,29 @@
+"""Refuse plugins whose hooks cannot act in a run, before anything is built."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from compatkit.errors import PluginError
+from compatkit.plugins import RunPlugins
+from compatkit.training.task import Task
+
+
+def check_hooks(plugins: RunPlugins, tasks: Sequence[Task]) -> None:
+    """Check the hooks of a run's plugins against its tasks.
+
+    Args:
+        plugins: Plugins of the run.
+        tasks: Tasks of the run.
+
+    Raises:
+        PluginError: A plugin changes losses of the tasks, and no task has one.
+    """
+    if plugins.sample_losses and not any(task.supervised and task.own_head for task in tasks):
+        name = plugins.sample_losses[0].instance
+        raise PluginError(
+            f"Plugin {name!r}: compatkit_sample_losses changes the tasks' own losses, and no task of this run has "
+            "labels and a head of its own. Leave the plugin out.",
+            plugin=name,
+            hook="compatkit_sample_losses",
+        )
