@@ -54,6 +54,7 @@ from compatkit.registry.policies import Policy as Policy
 from compatkit.registry.signing import public
 from compatkit.registry.versions.diff import Difference as Difference
 from compatkit.reports import pictures as pictures
+from compatkit.reports.comparison import Comparison as Comparison
 from compatkit.reports.matrix import Matrix as Matrix
 from compatkit.reports.verdicts import Verdicts as Verdicts
 from compatkit.reports.verdicts import check_all as check_all

@@ -99,7 +99,7 @@ def test_what_is_called_exists_and_takes_what_it_is_given(page: Path) -> None:
 def commands(page: Path) -> list[str]:
     """Return the commands of compatkit in a page's blocks, each on one line."""
     text = "".join(block.text for block in blocks(page, "bash", "text", "console")).replace("\\\n", " ")
-    parts = [part.strip(" $") for line in text.splitlines() for part in line.split(" && ")]
+    parts = [part.split(" > ")[0].strip(" $") for line in text.splitlines() for part in line.split(" && ")]
     return [part for part in parts if part.startswith("compatkit ")]
 
 

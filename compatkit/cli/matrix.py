@@ -19,8 +19,10 @@ from compatkit.components.loading import PartLoader
 from compatkit.components.matrices.filling import chosen
 from compatkit.components.matrices.filters import parse
 from compatkit.components.registry import Registry
+from compatkit.errors import FormatError
 from compatkit.evaluation.component import Component
 from compatkit.evaluation.conditions import PRECISIONS
+from compatkit.registry.os_errors import environment
 from compatkit.reports.matrix import Matrix
 
 if TYPE_CHECKING:
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
 
 MAX_NAMED = 4
 """Extractors named for one set of images."""
+COMPARISONS = ("--html", "--csv")
+"""Outputs of a comparison."""
 FILLS = ("missing", "stale", "all", "none")
 
 
@@ -50,6 +54,11 @@ class MatrixOptions(ConditionOptions, NamedDataOptions, SignatureOptions):
     png: Path | None = option("Write a heat map.", is_output=True)
     markdown: Path | None = option("Write a Markdown table.", is_output=True)
     csv: Path | None = option("Write all figures as CSV.", is_output=True)
+    against: Path | None = option(
+        "Show what changed since an earlier matrix, saved as JSON (`--json > before.json`); with --html and --csv, the "
+        "comparison is written.",
+        metavar="FILE",
+    )
     recipe: Path | None = recipe_option
     names: tuple[str, ...] = option(
         "Test set by name or path; default: those of the extractors' training.", "--data"
@@ -83,6 +92,7 @@ def matrix_command(options: MatrixOptions) -> int | None:
         # search recorded results, measure nothing
         compatkit matrix 'digits/*' 'digits/*' --where grade=compatible --fill none
     """
+    before = _read_matrix(options)  # before anything is measured
     registry = open_registry()
     data, between = None, None
     if options.fill != "none" or options.names or options.recipe:
@@ -111,14 +121,37 @@ def matrix_command(options: MatrixOptions) -> int | None:
             **options.only("fill", "where"),
             **options.values_of(ConditionOptions),
         )
+    result = matrix if before is None else matrix.compare(before)
     for name, path in options.outputs().items():
-        getattr(matrix, f"to_{name.removeprefix('--')}")(path)
+        getattr(result, f"to_{name.removeprefix('--')}")(path)
     if options.names or options.recipe:
         _warn_stale(matrix)
     if options.json:
-        return emit(json.loads(matrix.to_json()))
-    print_rich(matrix)
+        return emit(json.loads(result.to_json()))
+    if before is not None:
+        click.echo(clean(str(result)))
+    else:
+        print_rich(matrix)
     _print_cells(matrix)
+
+
+def _read_matrix(options: MatrixOptions) -> Matrix | None:
+    """Return the matrix to compare with, if one was asked for; refuse outputs that a comparison does not have."""
+    if options.against is None:
+        return None
+    if others := [name for name in options.outputs() if name not in COMPARISONS]:
+        raise click.UsageError(
+            f"A comparison is written by {' and '.join(COMPARISONS)}; leave out {others[0]}."
+        )
+    with environment("read", options.against):
+        text = options.against.read_bytes()
+    try:
+        return Matrix.from_json(text)
+    except FormatError as error:
+        raise FormatError(
+            f"{options.against} is no matrix as `compatkit matrix --json` prints it: {error}",
+            subject=str(options.against),
+        ) from error
 
 
 def _check_policy(heads: Sequence[Component], bn_policy: str) -> None:

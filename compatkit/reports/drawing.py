@@ -49,9 +49,26 @@ def shade(accuracy: float) -> tuple[str, str]:
         accuracy: Value in [0, 1]; values outside are clipped.
     """
     from matplotlib import colormaps
+
+    return _with_ink(colormaps["Blues"](0.04 + 0.86 * min(1.0, max(0.0, accuracy))))
+
+
+def gain_shade(gain: float) -> tuple[str, str]:
+    """Return fill and text color of a change: losses orange, gains purple, which color blindness leaves distinct.
+
+    Args:
+        gain: Change in [-1, 1]; values outside are clipped.
+    """
+    from matplotlib import colormaps
+
+    return _with_ink(colormaps["PuOr"](0.5 + 0.4 * min(1.0, max(-1.0, gain))))
+
+
+def _with_ink(color: tuple[float, float, float, float]) -> tuple[str, str]:
+    """Return a fill, and the text color that is readable on it."""
     from matplotlib.colors import to_hex
 
-    red, green, blue, _ = colormaps["Blues"](0.04 + 0.86 * min(1.0, max(0.0, accuracy)))
+    red, green, blue, _ = color
     # Relative luminance (WCAG 2.2), with exponent 2.2 as an approximation of the sRGB curve.
     luminance = 0.2126 * red**2.2 + 0.7152 * green**2.2 + 0.0722 * blue**2.2
     return to_hex((red, green, blue)), BLACK_TEXT if luminance > 0.179 else BACKGROUND

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from rich.console import RenderableType
 
+    from compatkit.reports.comparison import Comparison
+
 MAX_DRAWN_PAIRS = 900
 """Maximal number of pairs drawn in a notebook; larger matrices are summarized by verdict."""
 
@@ -174,6 +176,19 @@ class Matrix(CellGrid, Tabular):
             cells,
             settings,
         )
+
+    def compare(self, before: Matrix) -> Comparison:
+        """Return what changed since an earlier matrix, pair by pair, with 95 % intervals.
+
+        Rows and columns are matched by reference, else by name where each matrix has it in one version. Accuracies on
+        other images or classes are not compared; other conditions that differ are listed.
+
+        Args:
+            before: Earlier matrix, such as ``Matrix.from_json(path.read_text())``.
+        """
+        from compatkit.reports.comparison import compare
+
+        return compare(before, self)
 
     _columns = tidy.FRAME_COLUMNS
     _kinds = tidy.PANDAS_TYPES

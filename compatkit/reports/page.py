@@ -1,4 +1,4 @@
-"""Write a matrix as one self-contained HTML page without network requests; it works without scripts, too.
+"""Write a matrix as one self-contained HTML page without network requests; small ones work without scripts, too.
 
 All text is autoescaped; style and script are allowed only by hash, so injected markup would not run.
 """
@@ -7,76 +7,146 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 import re
 from collections import Counter
 from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+import attrs
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from compatkit.contracts.evidence import Cell, Figure, Part, Rung
-from compatkit.reports import document, wording
+from compatkit.reports import compact, document, wording
 from compatkit.reports.conclusion import conclusion, scale_of
-from compatkit.reports.drawing import OWN_OUTLINE, STALE_OUTLINE, shade
-from compatkit.reports.labels import shorten_names
-from compatkit.reports.ladder import rung_texts
+from compatkit.reports.drawing import OWN_OUTLINE, STALE_OUTLINE, gain_shade, shade
+from compatkit.reports.sheets import SHADE_LEVELS, Heading, Sheet, headings, sheets
+from compatkit.reports.wording import MINUS
 
 if TYPE_CHECKING:
     from compatkit.reports.grid import CellGrid
+    from compatkit.reports.wording import VerdictWord
 
-MAX_LABEL = 64
-"""Maximal length of a name in the table, where names are wrapped; its sheet has the full name."""
-SHADE_LEVELS = 20  # one CSS class each, because the page forbids style attributes
 MAX_LARGE = 12
+"""Maximal number of rows and columns with large cells."""
+MAX_STATIC = 900
+"""Maximal number of pairs with elements of their own; the script of larger pages draws what is in sight."""
+GAIN_LEVELS = 10
 _CLOSING = str.maketrans(
     {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
 )
+ACCURACIES = (
+    "Each extractor (row) with each head (column): accuracy on their common classes, measured on the extractor's own "
+    "test images. Open a cell for its evidence, a name for its contract. Accuracies from a registry are as trustworthy "
+    "as everyone who can write to it, unless signatures are required."
+)
+RECOVERED = (
+    "recovered",
+    f"(accuracy {MINUS} chance) ÷ (bound {MINUS} chance): 0 is chance, 1 is as good as the own head.",
+)
+
+
+@attrs.frozen(kw_only=True)
+class Page:
+    """Content of a page with a table of pairs.
+
+    Attributes:
+        headline: Headline and title.
+        caption: Name of the table for screen readers.
+        lead: What a cell shows, and how to read on.
+        paragraphs: Conclusions below the headline.
+        sample: Ranges of chance and images; empty without measurements.
+        settings: Conditions that all cells share.
+        extractors: Headings of the rows.
+        heads: Headings of the columns.
+        rows: Cells, row by row.
+        legend: Words of the legend.
+        terms: Further terms of the legend with their meanings.
+        value_name: Name of the number in a cell, by which the page sorts and filters.
+        least: Smallest such number that a filter may ask for.
+        data: JSON for the script element ``matrix-data`` of small pages.
+    """
+
+    headline: str
+    caption: str
+    lead: str
+    paragraphs: Sequence[str]
+    sample: str = ""
+    settings: Sequence[tuple[str, str]] = ()
+    extractors: Sequence[Heading]
+    heads: Sequence[Heading]
+    rows: Sequence[Sequence[Sheet]]
+    legend: Sequence[VerdictWord]
+    terms: Sequence[tuple[str, str]] = ()
+    value_name: str = "accuracy"
+    least: float = 0.0
+    data: str
 
 
 def render(matrix: CellGrid, *, headline: str = "Compatibility matrix", finding: str = "") -> str:
-    """Return the page.
+    """Return the page of a matrix.
 
     Args:
         matrix: Matrix to write.
         headline: Headline and title of the page.
         finding: Sentences below the headline, before the conclusion from the cells.
     """
+    rows = sheets(matrix)
+    keys = {cell.verdict.key for row in rows for cell in row}
+    own = ["own"] if any(cell.own for row in rows for cell in row) else []
+    page = Page(
+        headline=headline,
+        caption="Compatibility matrix: extractors are rows, heads are columns",
+        lead=ACCURACIES,
+        paragraphs=[*filter(None, [finding]), conclusion(matrix)],
+        sample=scale_of(matrix),
+        settings=wording.conditions(matrix.settings),
+        extractors=headings(matrix.extractors, "Extractor"),
+        heads=headings(matrix.heads, "Head"),
+        rows=rows,
+        legend=wording.legend({*keys, "perfect", "compatible", "weak", "chance", *own}),
+        terms=[RECOVERED],
+        data=script_json(matrix) if len(matrix.cells) <= MAX_STATIC else "null",
+    )
+    return render_page(page)
+
+
+def render_page(page: Page) -> str:
+    """Return a page as HTML.
+
+    Args:
+        page: Content.
+    """
     environment = templates()
     style = environment.get_template("matrix_style.html.j2").render(
         shades=[shade(level / SHADE_LEVELS) for level in range(SHADE_LEVELS + 1)],
+        gains=[(level, gain_shade(level / GAIN_LEVELS)) for level in range(-GAIN_LEVELS, GAIN_LEVELS + 1)],
         own=OWN_OUTLINE,
         stale=STALE_OUTLINE,
     )
     script = environment.get_template("matrix_script.html.j2").render()
-    rows = [
-        [
-            _cell_values(matrix.find(part.reference, head.reference), part, head, f"cell-{i}-{j}")
-            for j, head in enumerate(matrix.heads)
-        ]
-        for i, part in enumerate(matrix.extractors)
-    ]
-    counts = Counter(cell["verdict"].key for row in rows for cell in row)
-    own = ["own"] if any(cell["own"] for row in rows for cell in row) else []
+    pairs = sum(map(len, page.rows))
+    dense = pairs > MAX_STATIC
+    counts = Counter(cell.verdict.key for row in page.rows for cell in row)
+    words = {cell.verdict.key: cell.verdict for row in page.rows for cell in row}
+    sides = (page.extractors, page.heads)
     return environment.get_template("matrix.html.j2").render(
+        page=page,
         style=Markup(style),
         script=Markup(script),
         policy=content_policy(style, f"script-src 'sha256-{_hash(script)}'"),
-        data=Markup(script_json(matrix)),
-        settings=wording.conditions(matrix.settings),
-        extractors=_headings(matrix.extractors, "Extractor"),
-        heads=_headings(matrix.heads, "Head"),
-        rows=rows,
-        counts=[(word, counts[word.key]) for word in wording.legend(counts)],
-        verdicts=wording.legend({*counts, "perfect", "compatible", "weak", "chance", *own}),
-        many=max(len(matrix.extractors), len(matrix.heads)) > MAX_LARGE,
-        few=sum(map(len, rows)) <= MAX_LARGE,
-        headline=headline,
-        finding=finding,
-        conclusion=conclusion(matrix),
-        scale=scale_of(matrix),
+        data=Markup(page.data),
+        grid=Markup(_script_value(compact.grid(page.rows, *sides, complete=dense))),
+        sheets=Markup(_script_value(compact.sheets(page.rows, *sides))) if dense else None,
+        counts=[(words[key], counts[key]) for key in sorted(words, key=_place) if words[key].mark.strip()],
+        many=max(map(len, sides)) > MAX_LARGE,
+        few=pairs <= MAX_LARGE,
     )
+
+
+def _place(key: str) -> int:
+    return wording.PLACES.get(key, len(wording.PLACES))
 
 
 def script_json(matrix: CellGrid) -> str:
@@ -88,6 +158,12 @@ def script_json(matrix: CellGrid) -> str:
         matrix: Matrix to write.
     """
     return document.render(matrix, indent=None).translate(_CLOSING)
+
+
+def _script_value(value: Any) -> str:
+    """Return JSON values for a script element, as ``script_json`` does."""
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return text.encode("utf-8", "backslashreplace").decode("utf-8").translate(_CLOSING)
 
 
 @cache
@@ -123,91 +199,3 @@ def content_policy(style: str, more: str) -> str:
 
 def _hash(text: str) -> str:
     return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-
-
-def _headings(parts: Sequence[Part], kind: str) -> list[dict[str, Any]]:
-    """Return row or column headings with shortened names and the summary of the contracts."""
-    labels = shorten_names([wording.visible(part.reference).rpartition("@")[0] for part in parts], MAX_LABEL)
-    headings = []
-    for number, (part, label) in enumerate(zip(parts, labels, strict=True)):
-        reference = wording.visible(part.reference)
-        name, at, version = reference.rpartition("@")
-        summary = {} if "kind" in part.summary else {"kind": part.kind.replace("_", " ")}
-        summary |= {**part.summary, "digest": part.digest, "function digest": part.function}
-        heading = {
-            "id": f"{kind.lower()}-{number}",
-            "kind": kind,
-            "reference": reference,
-            "label": label or reference,
-        }
-        heading |= {"name": name, "version": at + version} if at else {"name": reference, "version": ""}
-        rows = [(wording.visible(key), wording.visible(text)) for key, text in summary.items()]
-        headings.append(heading | {"rows": rows})
-    return headings
-
-
-def _cell_values(cell: Cell | None, part: Part, head: Part, element: str) -> dict[str, Any]:
-    """Return the template's values for a cell."""
-    word = wording.verdict(cell)
-    extractor, head_name, spoken = (
-        wording.visible(part.reference),
-        wording.visible(head.reference),
-        word.word + wording.own_pair_suffix(cell) + wording.bridge_suffix(cell),
-    )
-    values = {
-        "id": element,
-        "extractor": extractor,
-        "head": head_name,
-        "verdict": word,
-        "through": wording.bridge_suffix(cell),
-    }
-    figures: dict[str, Any] = {"accuracy": "", "low": "", "high": "", "level": None}
-    if cell and (figure := cell.restricted):
-        figures = {name: wording.share(getattr(figure, name)) for name in ("accuracy", "low", "high")}
-        spoken += f", accuracy {figures['accuracy']}, from {figures['low']} to {figures['high']}"
-        # stale accuracies are printed without shading, so that they do not look current
-        level = round(min(1.0, max(0.0, figure.accuracy)) * SHADE_LEVELS)
-        figures["level"] = None if word.key == "stale" else level
-    settings = {name: value for name, value in cell.settings.items() if name != "own"} if cell else {}
-    return {
-        **values,
-        **figures,
-        "own": bool(cell and cell.own),
-        "sample": _sample(cell),
-        "spoken": f"{extractor} with {head_name}: {spoken}",
-        "reason": wording.visible(cell.reason) if cell else "",
-        "rows": wording.evidence_rows(cell) if cell else [],
-        "settings": [
-            (wording.setting_name(name), wording.setting_text(value)) for name, value in settings.items()
-        ],
-        "findings": [wording.visible(line) for line in cell.findings] if cell else [],
-        "scale": _scale(cell) if cell else {},
-        "ladder": _ladder(cell.ladder) if cell else [],
-    }
-
-
-def _sample(cell: Cell | None) -> str:
-    """Return chance and number of images of a measured cell as text."""
-    if cell is None or cell.restricted is None:
-        return ""
-    chance = "" if cell.chance is None else f"chance {wording.share(cell.chance)}, "
-    return f"{chance}n {cell.restricted.count:,}"
-
-
-def _scale(cell: Cell) -> dict[str, float]:
-    chance = {} if cell.chance is None else {"chance": cell.chance}
-    bound = {} if cell.bound is None else {"bound": cell.bound.accuracy}
-    return {} if cell.restricted is None else _positions(cell.restricted, **chance, **bound)
-
-
-def _ladder(rungs: Sequence[Rung]) -> list[tuple[str, str, dict[str, float]]]:
-    """Return name, results and positions on the scale of each rung; a cross is its accuracy on test images."""
-    crosses = ({} if rung.accuracy is None else {"cross": rung.accuracy.accuracy} for rung in rungs)
-    positions = (_positions(rung.agreement, **cross) for rung, cross in zip(rungs, crosses, strict=True))
-    return [(*texts, position) for texts, position in zip(rung_texts(rungs), positions, strict=True)]
-
-
-def _positions(figure: Figure, **others: float) -> dict[str, float]:
-    """Return positions on a scale from 0 to 1, as percentages of its length."""
-    shares = {"accuracy": figure.accuracy, "low": figure.low, "high": figure.high, **others}
-    return {name: round(100 * min(1.0, max(0.0, value)), 2) for name, value in shares.items()}

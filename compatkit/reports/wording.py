@@ -141,6 +141,8 @@ _ALL = (
 )
 VERDICTS: dict[str, VerdictWord] = {word.key: word for word in _ALL}
 _BY_WORD = {word.word: word for word in _ALL}
+PLACES = {word.key: place for place, word in enumerate(_ALL)}
+"""Order of the verdicts in a legend, by key."""
 
 
 def verdict(cell: Cell | None) -> VerdictWord:

@@ -281,3 +281,44 @@ def test_the_random_state_is_left_as_it_was(run: Any) -> None:
     torch.manual_seed(3)
     run("recombine", LEFT, RIGHT)
     assert torch.equal(torch.rand(2), expected)
+
+
+def test_a_matrix_is_compared_with_an_earlier_one(run: Any, parts: Path, tmp_path: Path) -> None:
+    names = "digits/*.extractor", "digits/*.head"
+    earlier = tmp_path / "before.json"
+    earlier.write_text(run("matrix", *names, "--batch-size", 48, "--json").out)
+    files = {name: tmp_path / f"c.{name}" for name in ("html", "csv")}
+    outputs = (word for name, path in files.items() for word in (f"--{name}", path))
+    later = run("matrix", *names, "--batch-size", 24, "--against", earlier, *outputs, "--json").json
+    assert later["kind"] == "matrix-comparison" and len(later["pairs"]) == 4
+    assert {tuple(pair["conditions"]["batch_size"]) for pair in later["pairs"]} == {(48, 24)}
+    before, after = (
+        ck.Matrix.from_json(earlier.read_text()),
+        ck.Registry.open(parts).matrix(*names, batch_size=24),
+    )
+    compared = after.compare(before)
+    assert later["counts"] == compared.counts() and compared.to_csv() == files["csv"].read_text()
+    assert "Comparison of two matrices" in files["html"].read_text()
+    text = run("matrix", *names, "--batch-size", 24, "--against", earlier)
+    assert (
+        text.out.startswith("Of 4 pairs measured in both: ")
+        and "Conditions that differ: batch size" in text.out
+    )
+
+
+@pytest.mark.usefixtures("parts")
+@pytest.mark.parametrize(
+    ("content", "more", "code"),
+    [(None, (), 4), ("{}", (), 3), ("{", (), 3), ("{}", ("--png", "x.png"), 2)],
+    ids=["missing", "other", "damaged", "picture"],
+)
+def test_a_bad_earlier_matrix_is_refused_before_anything_is_measured(
+    run: Any, tmp_path: Path, monkeypatch: Any, content: str | None, more: tuple[str, ...], code: int
+) -> None:
+    monkeypatch.setattr(ck.Registry, "matrix", lambda *a, **k: pytest.fail("measured"))
+    path = tmp_path / "before.json"
+    if content is not None:
+        path.write_text(content)
+    result = run("matrix", LEFT, RIGHT, "--against", path, *more)
+    assert result.code == code, result.err
+    assert "--png" in result.err if more else str(path) in "".join(result.err.split("\n"))

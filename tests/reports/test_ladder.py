@@ -61,7 +61,7 @@ def test_the_page_has_the_ladder_of_a_bridged_cell_alone(visit: Visit, tmp_path:
     assert "<script>alert(1)</script>" in shown and "\\u202egnp.exe\\u202c" in shown
     assert "ridge3x3, chosen" in shown and "0.760 (0.668 to 0.833)" in shown
     visit.assert_quiet()
-    assert "Ladder of bridges" not in render(examples.digits())
+    assert "<h3>Ladder of bridges" not in render(examples.digits())
 
 
 def test_the_picture_says_in_the_cell_by_which_rung_it_is_bridged() -> None:

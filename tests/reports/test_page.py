@@ -49,6 +49,7 @@ def test_the_embedded_json_is_the_matrix_and_cannot_close_its_element(make):
 
 def test_the_keyboard_opens_and_closes_the_evidence(visit: Visit, tmp_path: Path) -> None:
     page = visit.open(examples.digits_and_more(), tmp_path)
+    page.locator("#reset").focus()
     page.keyboard.press("Tab")
     focused = "document.activeElement.getAttribute('aria-label')"
     assert "0.973" in page.evaluate(focused)
@@ -84,6 +85,7 @@ def test_the_keyboard_opens_and_closes_the_evidence(visit: Visit, tmp_path: Path
 
 def test_a_heading_opens_its_contract(visit: Visit, tmp_path: Path) -> None:
     page = visit.open(examples.digits(), tmp_path)
+    page.locator("#reset").focus()
     for key in ("Tab", "ArrowUp", "Enter"):
         page.keyboard.press(key)
     assert "digits/mnist.head" in page.locator("dialog[open]").inner_text()
@@ -134,6 +136,7 @@ def test_the_policy_stops_what_would_get_past_the_escapes(visit: Visit, tmp_path
 
 def test_thirty_by_thirty_stays_usable(visit: Visit, tmp_path: Path) -> None:
     page = visit.open(examples.crowd(30), tmp_path)
+    page.locator("#reset").focus()
     page.keyboard.press("Tab")
     page.keyboard.press("Control+End")
     assert page.evaluate("document.activeElement.getAttribute('href')") == "#cell-29-29"
@@ -222,7 +225,7 @@ def test_the_count_of_own_pairs_is_in_the_right_number(rows: int, words: str):
         for right in made.heads[:rows]
     ]
     page = render(Matrix(made.extractors[:rows], made.heads[:rows], [cell for cell in cells if cell]))
-    assert f"<b>{rows}</b> {words}</li>" in page
+    assert f"<b>{rows}</b> {words}</button></li>" in page
 
 
 def test_page_and_picture_have_one_scale_of_colors():

@@ -1,0 +1,159 @@
+"""Two matrices compared: intervals, changes, what is not comparable, and every output."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from pathlib import Path
+
+import attrs
+import pytest
+
+from compatkit.contracts.evidence import Cell, figure, wilson
+from compatkit.reports.changes import PairChange, difference_interval
+from compatkit.reports.comparison import Comparison
+from compatkit.reports.comparison_page import render
+from compatkit.reports.matrix import Matrix
+
+from . import examples
+from .conftest import Visit
+
+
+def cell(correct: int, count: int = 100, **changes: object) -> Cell:
+    measured = examples.measured("a.extractor@1.0.0", "b.head@1.0.0", 0.5, "compatible", bound=0.9)
+    return attrs.evolve(measured, restricted=figure(correct, count), **changes)
+
+
+def test_the_interval_is_that_of_newcombe() -> None:
+    """Example (a) of Newcombe (1998), table II: 56/70 - 48/80, method 10: 0.0524 to 0.3339."""
+    low, high = difference_interval(figure(48, 80), figure(56, 70))
+    assert (round(low, 4), round(high, 4)) == (0.0524, 0.3339)
+
+
+def test_extreme_counts_stay_within_bounds() -> None:
+    assert difference_interval(figure(0, 10), figure(10, 10))[1] == 1.0
+    low, high = difference_interval(figure(0, 10), figure(0, 10))
+    assert low == -high == -wilson(0, 10)[1]
+    assert all(map(math.isfinite, (low, high)))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "change"),
+    [
+        (cell(48, 80), cell(56, 70), "better"),
+        (cell(56, 70), cell(48, 80), "worse"),
+        (cell(50_000, 100_000), cell(50_010, 100_000), "same"),
+        (cell(50), cell(52), "unclear"),
+        (None, cell(52), "added"),
+        (cell(50), None, "removed"),
+        (None, None, "unmeasured"),
+        (cell(50, grade="stale"), cell(52), "added"),
+        (cell(50, common=("a",)), cell(52), "other-images"),
+    ],
+    ids=["better", "worse", "same", "unclear", "added", "removed", "unmeasured", "stale", "classes"],
+)
+def test_each_change(before: Cell | None, after: Cell | None, change: str) -> None:
+    if change in ("better", "worse"):  # 80 and 70 images
+        before, after = (attrs.evolve(item, settings={}) for item in (before, after) if item is not None)
+    pair = PairChange.of("a", "b", before, after)
+    assert pair.change == change
+    assert (pair.difference is None) == (change not in ("better", "worse", "same", "unclear"))
+
+
+def test_other_images_are_not_compared_and_other_conditions_are_told() -> None:
+    before = cell(50, settings={"data_digest": "data:1", "policy": "batch"})
+    assert (
+        PairChange.of("a", "b", before, cell(90, settings={"data_digest": "data:2"})).change == "other-images"
+    )
+    pair = PairChange.of("a", "b", before, cell(90, settings={"data_digest": "data:1", "policy": "running"}))
+    assert pair.change == "better" and pair.conditions == (("policy", "batch", "running"),)
+
+
+def later(matrix: Matrix) -> Matrix:
+    """The digits with a better second head, and the first head in a new version."""
+    cells = [
+        attrs.evolve(item, restricted=figure(9300, 10000))
+        if "usps.head" in item.head and "mnist.e" in item.extractor
+        else item
+        for item in matrix.cells
+    ]
+    old = matrix.heads[0].reference
+    new = old.replace("1.0.0", "1.1.0")
+    heads = [
+        attrs.evolve(part, reference=new if part.reference == old else part.reference)
+        for part in matrix.heads
+    ]
+    cells = [attrs.evolve(item, head=new if item.head == old else item.head) for item in cells]
+    return Matrix(matrix.extractors, heads, cells, matrix.settings)
+
+
+@pytest.fixture
+def comparison() -> Comparison:
+    matrix = examples.digits()
+    return later(matrix).compare(matrix)
+
+
+def test_versions_are_matched_by_name(comparison: Comparison) -> None:
+    assert comparison.versions == {"digits/mnist.head@1.1.0": "digits/mnist.head@1.0.0"}
+    assert comparison.counts() == {"better": 1, "unclear": 2, "same": 1}
+    text = comparison.conclusion()
+    assert text.startswith("Of 4 pairs measured in both: 1 better, 1 the same within one point, 2 unclear")
+    assert "Largest gain: digits/mnist.extractor@1.0.0 with digits/usps.head@1.2.0, +0.049" in text
+    assert "Largest loss" not in text
+
+
+def test_two_versions_on_one_side_are_not_guessed() -> None:
+    matrix = examples.digits()
+    both = Matrix(
+        matrix.extractors,
+        [*matrix.heads, attrs.evolve(matrix.heads[0], reference="digits/mnist.head@2.0.0")],
+        matrix.cells,
+    )
+    compared = both.compare(later(matrix))
+    assert compared.versions == {} and compared.counts()["added"] == 2
+    assert [part.reference for part in compared.heads][-1] == "digits/mnist.head@1.1.0"
+    assert "2 pairs measured only in the earlier matrix" in compared.conclusion()
+
+
+def test_a_matrix_compared_with_itself_has_no_change() -> None:
+    matrix = examples.crowd(6)
+    compared = matrix.compare(matrix)
+    assert set(compared.counts()) <= {"same", "unclear", "unmeasured"}
+    assert all(pair.difference in (0, None) for pair in compared.pairs)
+    assert str(compared) == compared.conclusion()
+
+
+def test_outputs_agree(comparison: Comparison, tmp_path: Path) -> None:
+    rows = list(csv.DictReader(io.StringIO(comparison.to_csv(tmp_path / "c.csv"))))
+    document = json.loads(comparison.to_json())
+    assert (tmp_path / "c.csv").read_text() == comparison.to_csv()
+    for row, pair, entry in zip(rows, comparison.pairs, document["pairs"], strict=True):
+        assert float(row["difference"]) == pair.difference == entry["difference"]
+        assert row["change"] == pair.change == entry["change"]
+    frame = comparison.to_dataframe()
+    assert list(frame["difference"]) == [pair.difference for pair in comparison.pairs]
+    assert "digits/usps.head" in str(comparison) and "better" in str(comparison)
+
+
+def test_the_page_shows_differences(visit: Visit, comparison: Comparison, tmp_path: Path) -> None:
+    visit.page.goto(comparison.to_html(tmp_path / "comparison.html").as_uri())
+    text = visit.page.locator("td").nth(1).inner_text()
+    assert "+0.049" in text and "better" in text and "0.881 to 0.930" in text
+    visit.page.locator("td a").nth(1).click()
+    sheet = visit.page.locator("dialog[open]").inner_text()
+    assert "8,810 of 10,000" in sheet and "9,300 of 10,000" in sheet and "Difference" in sheet
+    visit.page.keyboard.press("Escape")
+    visit.page.locator("td a").nth(0).click()
+    assert "compared with digits/mnist.head@1.0.0" in visit.page.locator("dialog[open]").inner_text()
+    visit.page.keyboard.press("Escape")
+    visit.page.locator("#filter-value").fill("0.01")
+    assert visit.page.locator("td:not(.out)").count() == 1
+    visit.assert_quiet()
+
+
+def test_an_empty_comparison_says_so() -> None:
+    empty = Matrix((), (), ())
+    assert empty.compare(empty).conclusion() == "No pair was measured on the same images in both matrices."
+    assert "This matrix has no extractors." in render(empty.compare(empty))
