@@ -24,12 +24,18 @@ def times_folders(device: int) -> bool:
     return _is_kind(device, LOCAL | SHARED)
 
 
-@lru_cache(maxsize=64)
 def _is_kind(device: int, kinds: frozenset[str]) -> bool:
+    return kind(device) in kinds
+
+
+@lru_cache(maxsize=64)
+def kind(device: int) -> str | None:
+    """Return the kind of file system of a device, such as ``ext4``; None if it is unknown, or mounted as several."""
     wanted = f"{os.major(device)}:{os.minor(device)}"
     try:
         with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as file:
             lines = [line for line in file if line.split(" ", 3)[2] == wanted]
     except OSError:
-        return False
-    return bool(lines) and all(line.partition(" - ")[2].split(" ", 1)[0] in kinds for line in lines)
+        return None
+    found = {line.partition(" - ")[2].split(" ", 1)[0] for line in lines}
+    return found.pop() if len(found) == 1 else None

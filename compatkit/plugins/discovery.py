@@ -229,7 +229,7 @@ def listing() -> list[Listed]:
         counts[kind] += 1
         shown = qualified(point) if is_shadowed(point) else name
         line = Listed(kind, shown, "active", owner.distribution, owner.version, order=counts[kind])
-        twins = [other for other in points if _rivals(other, point)]
+        twins = [other for other in points if rivals(other, point)]
         if reason := blocked(point):
             line = attrs.evolve(line, status="blocked", message=f"Blocked by {reason}.")
         elif len(twins) > 1:
@@ -244,7 +244,7 @@ def listing() -> list[Listed]:
     return lines
 
 
-def _rivals(other: EntryPoint, point: EntryPoint) -> bool:
+def rivals(other: EntryPoint, point: EntryPoint) -> bool:
     """Return whether two plugins share a plain name that may mean either."""
     return other.name == point.name and not (is_shadowed(other) or is_shadowed(point) or blocked(other))
 
