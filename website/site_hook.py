@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from generated import filled
 from outside_links import OutsideLinks
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -19,10 +20,10 @@ def on_config(config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Remember the page whose links are treated; leave tables of results out of the search."""
+    """Fill in generated parts, remember the page for its links, and leave tables of results out of the search."""
     _links[0].page = page.file.src_uri
     if page.is_homepage:
         page.meta["hide"] = ["navigation", "toc"]
     if page.file.name == "table":
         page.meta["search"] = {"exclude": True}
-    return markdown
+    return filled(markdown)

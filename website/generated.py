@@ -1,0 +1,28 @@
+"""Parts of pages that are made from the sources: a page has a comment ``<!-- generated: NAME -->`` in their place."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+
+import command_pages
+import hook_tables
+import recipe_tables
+
+MARK = re.compile(r"^<!-- generated: (.+) -->$", re.MULTILINE)
+PARTS: Mapping[str, Callable[[], str]] = {
+    "shared options": command_pages.shared,
+    "commands": command_pages.page,
+    "hooks": hook_tables.overview,
+    **recipe_tables.PARTS,
+}
+"""What makes each part, by its name in a comment."""
+
+
+def filled(markdown: str) -> str:
+    """Return a page with its generated parts.
+
+    Raises:
+        KeyError: There is no part of this name.
+    """
+    return MARK.sub(lambda found: PARTS[found[1]](), markdown)

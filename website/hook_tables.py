@@ -1,0 +1,47 @@
+"""Overview of the hooks: when each is called, what it does, and which side effects it may declare."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+
+from markdown_text import code, escaped, table
+
+from compatkit.hooks import EFFECTS, Registration, Training
+from compatkit.plugins.implementations import arguments_of
+from compatkit.plugins.plan import _STEP_EVENTS, EVENTS, ONCE
+
+LAYERS = (Registration, Training)
+
+
+def documented() -> Iterator[tuple[type, str, str, str]]:
+    """Yield class, name, arguments and first sentence of every hook."""
+    for layer in LAYERS:
+        for name, arguments in arguments_of(layer).items():
+            first = (inspect.getdoc(getattr(layer, name)) or "").partition("\n\n")[0]
+            yield layer, name, ", ".join(arguments), first
+
+
+def overview() -> str:
+    """Return a table of all hooks."""
+    rows = [
+        (
+            f"[{code(f'{name}({arguments})')}][{layer.__module__}.{layer.__name__}.{name}]",
+            escaped(does),
+            called(name),
+        )
+        for layer, name, arguments, does in documented()
+    ]
+    return table(("hook", "does", "called; effects that count"), rows)
+
+
+def called(name: str) -> str:
+    """Return when a hook is called, and the effects that count."""
+    event = name.removeprefix("compatkit_")
+    if event in _STEP_EVENTS:
+        return f"in every step; {', '.join(map(code, EFFECTS))}"
+    if event in ONCE:
+        return "once a run"
+    return (
+        "during the run" if event in EVENTS else "for checkpoints" if "state" in event else "when looked up"
+    )
