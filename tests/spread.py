@@ -232,6 +232,23 @@ def resumed() -> ck.Fit:
     return with_checkpoint(Path(sys.argv[-1]) / "one.safetensors")
 
 
+class Stops:
+    """Asks for the end in the last process, in the middle of a row of the history."""
+
+    @ck.hookimpl
+    def compatkit_after_step(self, step: ck.Step) -> None:
+        last = int(os.environ.get("WORLD_SIZE", "1")) - 1
+        if step.number == 2 - last and int(os.environ.get("RANK", "0")) == last:
+            step.request_stop("enough")
+
+
+def stopping() -> ck.Fit:
+    """A run of one process ends at once, that of two at the end of the row."""
+    alone = os.environ.get("WORLD_SIZE", "1") == "1"
+    trainer = quick(steps=9, batch_size=BATCH, lr=0.003, schedule="constant", log_every=1 if alone else 3)
+    return trainer.fit(tasks(), [*uses(), "stops"], factories={"stops": Stops})
+
+
 class Fails:
     """Fails in one process."""
 
@@ -281,7 +298,7 @@ RUNS: Mapping[str, Callable[[], ck.Fit]] = {
     item.__name__: item
     for item in (
         *(sgd, adam, comforts, phases, reversing, frozen, pretrained, puzzled, contrasted, photographed),
-        *(batch_normalized, blended, resumed),
+        *(batch_normalized, blended, resumed, stopping),
         *(failing, other_images, drifting),
     )
 }

@@ -62,7 +62,9 @@ EXERCISED = {
     "compatkit_after_backward": ("step",),
     "compatkit_after_step": ("step",),
     "compatkit_after_epoch": ("step",),
+    "compatkit_after_evaluation": ("evaluation",),
     "compatkit_finish": ("setup",),
+    "compatkit_teardown": ("setup",),
 }
 
 

@@ -101,6 +101,7 @@ class Publication:
         if stopped := fit.run.get("stopped"):
             click.echo(
                 f"ended after {stopped['steps']:,} steps, weights of step {stopped['weights_of_step']:,}"
+                + (f": {clean(stopped['reason'])}" if "reason" in stopped else "")
             )
         for reference in parts.values():
             click.echo(f"published {reference}{' and signed it' if signed else ''}")

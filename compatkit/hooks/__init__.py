@@ -18,6 +18,7 @@ import pluggy
 from compatkit.errors import UsageError
 from compatkit.foundation.limits import WHOLE, Number, OneOf
 from compatkit.hooks.arguments import Batch as Batch
+from compatkit.hooks.arguments import EvaluationLike as EvaluationLike
 from compatkit.hooks.arguments import LoggerLike as LoggerLike
 from compatkit.hooks.arguments import PretrainingLike as PretrainingLike
 from compatkit.hooks.arguments import RunInfo as RunInfo
@@ -408,6 +409,18 @@ class Training:
         """
 
     @hookspec
+    def compatkit_after_evaluation(self, evaluation: EvaluationLike) -> None:
+        """Run after each evaluation, ``Trainer(evaluate_every=)``, with its figures as plain numbers.
+
+        Example::
+
+            @hookimpl
+            def compatkit_after_evaluation(self, evaluation):
+                if all(figures["accuracy"] > 0.99 for figures in evaluation.metrics.values()):
+                    evaluation.request_stop("all tasks are solved")
+        """
+
+    @hookspec
     def compatkit_finish(self, setup: SetUpLike) -> None:
         """Run once after the last step.
 
@@ -416,6 +429,19 @@ class Training:
             @hookimpl
             def compatkit_finish(self, setup):
                 self.average.copy_to(setup.tasks)
+        """
+
+    @hookspec
+    def compatkit_teardown(self, setup: SetUpLike) -> None:
+        """Close what the plugin opened; run after ``compatkit_finish``, any error, interruption or stop.
+
+        Plugins are torn down in the opposite order. A plugin is left out if its own set-up failed.
+
+        Example::
+
+            @hookimpl
+            def compatkit_teardown(self, setup):
+                self.file.close()
         """
 
     @hookspec

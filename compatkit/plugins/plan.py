@@ -27,9 +27,12 @@ from compatkit.plugins.settings import plain
 
 KIND = "regularizers"
 _STEP_EVENTS = ("views", "further_views", "sample_losses", "losses", "after_backward", "after_step")
-EVENTS = ("task", "set_up", "pretrain", *_STEP_EVENTS, "after_epoch", "finish")
+EVENTS = (
+    *("task", "set_up", "pretrain", *_STEP_EVENTS),
+    *("after_epoch", "after_evaluation", "finish", "teardown"),
+)
 """Events of a run, in their order; each is a field of RunPlugins, and ``compatkit_<event>`` is its hook."""
-ONCE = ("task", "set_up", "pretrain", "finish")
+ONCE = ("task", "set_up", "pretrain", "finish", "teardown")
 HEADER = ("event", "order", "instance", "weight", "steps", "effect", "from")
 
 
@@ -87,7 +90,9 @@ class RunPlugins:
     after_backward: tuple[Bound, ...]
     after_step: tuple[Bound, ...]
     after_epoch: tuple[Bound, ...]
+    after_evaluation: tuple[Bound, ...]
     finish: tuple[Bound, ...]
+    teardown: tuple[Bound, ...]
 
     @classmethod
     def create(

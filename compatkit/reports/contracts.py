@@ -205,7 +205,9 @@ def _weights(training: Mapping[str, object]) -> str:
     )
     choice = "the last" if step == last else "the best evaluation"
     averages = "moving averages at " if training.get("weights") == "averages" else ""
-    ended = f"; early stopping ended the run after {last} of {planned} steps" if last != planned else ""
+    reason = _at(training, "stopped", "reason") if "stopped" in training else None
+    why = f"a plugin ended the run ({reason})" if reason else "early stopping ended the run"
+    ended = f"; {why} after {last} of {planned} steps" if last != planned else ""
     return f"{averages}step {step}, {choice}{ended}"
 
 

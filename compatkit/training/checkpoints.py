@@ -34,6 +34,8 @@ NOTE_KEYS = ("step", "history", "evaluations", "stopping", "pretraining", "waiti
 stopping, reports of pretraining, steps of losses that are in no row yet, and whether the run is complete."""
 CHANGES = "augment_changes"
 """Key in checkpoints and manifests for changes of augmentation during a run."""
+STOP = "stop"
+"""Key in checkpoints for the reason for which a plugin ended the run, or None."""
 _AUGMENT = re.compile(r"tasks\[(\d+)\]\.(augment|crops_from)\b")
 _DAMAGED = (FormatError, ValueError, KeyError, TypeError)
 
@@ -141,7 +143,7 @@ def load(
         run: Manifest of the new run, which must equal the stored one.
 
     Returns:
-        JSON values by the names in ``NOTE_KEYS`` and ``CHANGES``, and all stored tensors by name.
+        JSON values by the names in ``NOTE_KEYS``, ``CHANGES`` and ``STOP``, and all stored tensors by name.
 
     Raises:
         FormatError: The file is not a checkpoint.
@@ -176,7 +178,8 @@ def load(
         instance, name = key.split("/", 1)
         states.setdefault(instance, {})[name] = value
     loop.plugins.load_states(states)
-    return {**{name: note[name] for name in NOTE_KEYS}, CHANGES: changes}, stored
+    values = {**{name: note[name] for name in NOTE_KEYS}, CHANGES: changes, STOP: note.get(STOP)}
+    return values, stored
 
 
 def with_prefix(prefix: str, stored: Mapping[str, Any]) -> dict[str, Any]:

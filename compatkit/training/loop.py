@@ -16,6 +16,7 @@ from compatkit.adapters.mixing import Mixing
 from compatkit.plugins import RunPlugins
 from compatkit.training.batches.loaders import seeded
 from compatkit.training.distributed import ALONE, World
+from compatkit.training.ending import StopRequest
 from compatkit.training.execution import EAGER, Captured, Execution
 from compatkit.training.gradient_checks import check_all_trained, check_no_gradients, cross_task_error
 from compatkit.training.optim import (
@@ -53,6 +54,7 @@ class Loop:
         averages: Moving averages of all trained modules, or None.
         all_reduce: Means of gradients over several processes; None for one.
         execution: Whether steps are compiled or captured.
+        stop: Request of a plugin to end the run.
         mark: Callback with the name of each finished part of a step, for profiles.
 
     Raises:
@@ -72,6 +74,7 @@ class Loop:
     all_reduce: GradientAllReduce | None = attrs.field(default=None, init=False)
     execution: Execution = attrs.field(default=EAGER, init=False)
     mark: Callable[[str], None] = attrs.field(default=lambda part: None, init=False)
+    stop: StopRequest = attrs.field(factory=StopRequest, init=False)
     _schedule: Schedule = attrs.field(init=False)
     _rate: float = attrs.field(default=-1.0, init=False)
 
@@ -266,7 +269,7 @@ class Loop:
         batch = task_loop.source.batch(number)
         if not task_loop.task.supervised:
             batch = attrs.evolve(batch, labels=torch.full_like(batch.labels, NO_LABEL))
-        return Step(self.setup.seed, task_loop.task, number, batch, self.setup.precision)
+        return Step(self.setup.seed, task_loop.task, number, batch, self.setup.precision, stop=self.stop)
 
     def view(self, task_loop: TaskLoop, step: Step) -> None:
         """Apply the views of plugins to the batch of a step.

@@ -25,6 +25,7 @@ from compatkit.registry.weights.tensorchecks import UNUSABLE, check_values
 from compatkit.training import checkpoints
 from compatkit.training.batches.loaders import name_worker_deaths
 from compatkit.training.distributed import World, join_processes
+from compatkit.training.ending import Teardown, torn_down
 from compatkit.training.execution import Execution
 from compatkit.training.execution_selection import select_execution
 from compatkit.training.fit import Fit
@@ -181,8 +182,13 @@ def prepare(request: FitRequest) -> Iterator[PreparedRun]:
         log = RunLog.of(settings.loggers, settings.batch_size)
         precision = Precision.choose(world.device, settings.precision, settings.channels_last)
         tasks, held_out = hold_out(request.tasks, settings.validation, settings.seed)
-        with name_worker_deaths(), preserved(), determined(precision.device, on=settings.deterministic):
-            setup = _set_up(attrs.evolve(request, tasks=tasks), plugins, precision)
+        with (
+            name_worker_deaths(),
+            preserved(),
+            determined(precision.device, on=settings.deterministic),
+            torn_down(plugins) as teardown,
+        ):
+            setup = _set_up(attrs.evolve(request, tasks=tasks), plugins, precision, teardown)
             normalizing = (*setup.owners.values(), *(head.module for head in setup.frozen.values()))
             with (
                 sync_batchnorm(normalizing, world, on=settings.synchronize_statistics),
@@ -263,7 +269,7 @@ def _check(request: FitRequest, world: World) -> None:
             )
 
 
-def _set_up(request: FitRequest, plugins: RunPlugins, precision: Precision) -> SetUp:
+def _set_up(request: FitRequest, plugins: RunPlugins, precision: Precision, teardown: Teardown) -> SetUp:
     seed, frozen, statistics = request.settings.seed, request.frozen, request.frozen_statistics
     states = {task.name: prepare_task(task, seed, precision) for task in request.tasks}
     for state in states.values():
@@ -296,10 +302,12 @@ def _set_up(request: FitRequest, plugins: RunPlugins, precision: Precision) -> S
     }
     run = request.settings.info(precision.device, dry=request.dry)
     setup = SetUp(seed, precision, states, frozen_heads, reset, owners=owners, released=released, run=run)
+    teardown.setup = setup
     for bound in plugins.set_up:
         reseed(precision.device, seed_of(seed, "set_up", bound.instance))
         setup.instance = bound.instance
         bound.call(setup)
+        teardown.unready.remove(bound.instance)
         check_weights(setup, f"Plugin {bound.instance!r} left unusable weights in compatkit_set_up")
     setup.instance = None
     if not plugins.dropped:  # a regularizer of weight 0 may use the part

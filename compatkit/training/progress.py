@@ -102,8 +102,17 @@ class Bar:
             step: Number of completed steps.
             figures: Values by task and name.
         """
+        self.say(step, "; ".join(_loss_texts(figures)))
+
+    def say(self, step: int, text: str) -> None:
+        """Print a line.
+
+        Args:
+            step: Number of completed steps.
+            text: What to tell.
+        """
         if self._shown:
-            self._print("; ".join((self._position(step), *_loss_texts(figures))))
+            self._print(f"{self._position(step)}; {text}")
 
     def _print(self, line: str) -> None:
         if self._live is not None:

@@ -18,6 +18,7 @@ from compatkit.errors import CompatkitError, EnvironmentFailure
 from compatkit.foundation.bars import is_silent, silent
 from compatkit.training import checkpoints
 from compatkit.training.batches.loaders import Streamed
+from compatkit.training.ending import Evaluation
 from compatkit.training.evaluating import Evaluator, Stopper
 from compatkit.training.fit import Fit, set_anchors
 from compatkit.training.loggers import RunLog
@@ -28,7 +29,7 @@ from compatkit.training.plugin_setup import check_weights
 from compatkit.training.prepare import PreparedRun
 from compatkit.training.pretraining import Pretrained, pretrain
 from compatkit.training.progress import Bar
-from compatkit.training.randomness import reseed, seed_of
+from compatkit.training.randomness import preserved, reseed, seed_of
 from compatkit.training.replicas import check_replicas
 
 MAX_SAVING_SHARE = 0.05
@@ -95,6 +96,7 @@ class TrainingRun:
         pretrained: Reports of plugins that trained before the first step, or None.
         changes: Changes of augmentation at resumptions, each with its task and step.
         log: Loggers of the run, in the first process alone.
+        stop: Reason for which a plugin ended the run, equal in all processes, or None.
     """
 
     loop: Loop
@@ -108,6 +110,7 @@ class TrainingRun:
     pretrained: Pretrained | None = None
     changes: list[dict[str, Any]] = attrs.field(factory=list)
     log: RunLog = attrs.field(factory=RunLog)
+    stop: str | None = None
     _saved_steps: int | None = None
     _saved_at: float = 0.0
     _saving_seconds: float = 0.0
@@ -144,6 +147,7 @@ class TrainingRun:
             self.stopper.load(
                 note["stopping"], checkpoints.with_prefix("best/", tensors), self.loop.weights()
             )
+        self.stop = note[checkpoints.STOP]
         self.pretrained, self.changes = note["pretraining"], note[checkpoints.CHANGES]
         for task, initial in (self.pretrained or {}).get("initial", {}).items():
             self.loop.setup.tasks[task].initial = initial
@@ -172,6 +176,7 @@ class TrainingRun:
         while done < self.steps and not self._stopped and not interruption.received:
             self._step(done)
             done += 1
+            self._agree(done)
             self._evaluate(done, bar)
             last = done == self.steps or self._stopped
             row = done % self.loop.settings.log_every == 0 or last
@@ -189,6 +194,8 @@ class TrainingRun:
                 f"{self.checkpoint}."
             )
             return
+        if self.stop is not None and done > start:
+            bar.say(done, f"a plugin ended the run: {self.stop}")
         self.steps = done
         if self.stopper is not None:
             self.stopper.restore(self.loop.weights())
@@ -198,6 +205,9 @@ class TrainingRun:
         manifest = {**self.manifest}
         if self.stopper is not None:
             manifest["stopped"] = self.stopper.summary(self.steps)
+        if self.stop is not None:
+            last = {"steps": self.steps, "weights_of_step": self.steps}
+            manifest["stopped"] = {**last, **manifest.get("stopped", {}), "reason": self.stop}
         if self.changes:
             manifest[checkpoints.CHANGES] = self.changes
         if self.pretrained is not None:
@@ -208,7 +218,22 @@ class TrainingRun:
 
     @property
     def _stopped(self) -> bool:
-        return self.stopper is not None and self.stopper.stopped
+        return self.stop is not None or (self.stopper is not None and self.stopper.stopped)
+
+    def _agree(self, done: int) -> None:
+        """Take over a plugin's request to end the run; several processes agree where all of them look."""
+        world, own = self.loop.world, self.loop.stop.reason
+        if world.size > 1:
+            looks = done % self.loop.settings.log_every == 0 or self._evaluates(done)
+            if not (looks and self.loop.plugins.members):
+                return
+            own = next(filter(None, world.gather(own)), None)
+        self.stop = own
+
+    def _evaluates(self, done: int) -> bool:
+        """Return whether an evaluation is due after ``done`` steps."""
+        last = done == self.steps or self.stop is not None
+        return self.evaluator is not None and (last or done % self.evaluator.every == 0)
 
     def _step(self, number: int) -> None:
         """Take one step of every task."""
@@ -225,7 +250,7 @@ class TrainingRun:
 
     def _evaluate(self, done: int, bar: Bar) -> None:
         evaluator = self.evaluator
-        if evaluator is None or (done % evaluator.every and done != self.steps):
+        if evaluator is None or not self._evaluates(done):
             return
         start = time.perf_counter()
         try:
@@ -245,6 +270,24 @@ class TrainingRun:
         if self.stopper is not None:
             self.stopper.add(done, rows, self.loop.weights())
         self.log.log_evaluations(rows, time.perf_counter() - start)
+        self._tell_plugins(done, rows)
+
+    def _tell_plugins(self, done: int, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Call the hooks after an evaluation, and take over a request to end the run."""
+        hooks = [bound for bound in self.loop.plugins.after_evaluation if done - 1 in bound.phase]
+        if not hooks:
+            return
+        figures: dict[str, dict[str, dict[str, float]]] = {"trained": {}, "averages": {}}
+        for row in rows:
+            figures[row["weights"]][row["task"]] = {name: row[name] for name in ("loss", "accuracy")}
+        setup, on = self.loop.setup, rows[0]["on"]
+        evaluation = Evaluation(done, on, figures["trained"], figures["averages"], self.loop.stop)
+        with preserved():
+            for bound in hooks:
+                reseed(setup.precision.device, seed_of(setup.seed, "after_evaluation", bound.instance, done))
+                bound.call(evaluation)
+        self.loop.zero_grad()
+        self._agree(done)
 
     def _due(self, done: int, row: bool) -> bool:
         """Return whether a checkpoint is due after ``done`` steps, by their number or by the time since the last one.
@@ -286,6 +329,7 @@ class TrainingRun:
             "waiting": steps_of,
             "ended": ended,
             checkpoints.CHANGES: self.changes,
+            checkpoints.STOP: self.stop,
         }
         tensors = {f"waiting/{name}": value for name, value in waiting.items()}
         if stopper is not None:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from compatkit.evaluation.batchnorm import batch_statistics
 from compatkit.hooks import Batch
+from compatkit.training.ending import StopRequest
 from compatkit.training.layer_recording import NOTHING, Layers
 from compatkit.training.precision import Precision
 from compatkit.training.randomness import generator
@@ -79,6 +80,7 @@ class Step:
     mixed_labels: Tensor | None = None
     layers: Layers = NOTHING
     result: StepResult | None = None
+    _stop: StopRequest = attrs.field(factory=StopRequest, alias="stop")
 
     def __repr__(self) -> str:
         """Return the step's numbers and shapes, without reading a tensor from the device."""
@@ -101,6 +103,20 @@ class Step:
         if result.predicted is None:
             return dict(result.losses)
         return {**result.losses, "accuracy": (result.predicted == result.true).float().mean()}
+
+    def request_stop(self, reason: str) -> None:
+        """End the run after this step of every task, as after its last one: rows, checkpoint, finish.
+
+        Several processes end at the next row of the history or evaluation, if one of them asks. The reason is recorded
+        in ``Fit.run["stopped"]``, in the manifests of the parts and in the checkpoint.
+
+        Args:
+            reason: Reason for people; the first one of a run counts.
+
+        Raises:
+            UsageError: There is no reason.
+        """
+        self._stop.ask(reason)
 
     def extract(self, images: Tensor, *, write_statistics: bool) -> Tensor:
         """Run the task's extractor on extra views.

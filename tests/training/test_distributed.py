@@ -86,7 +86,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory, grouped: None) -> Iterato
     folder = tmp_path_factory.mktemp("spread")
     with pytest.raises(KeyboardInterrupt):
         spread.with_checkpoint(folder / "one.safetensors", Interrupt)
-    names = (*EQUAL, "contrasted", "batch_normalized", "blended", "resumed", *REFUSED)
+    names = (*EQUAL, "contrasted", "batch_normalized", "blended", "resumed", "stopping", *REFUSED)
     subprocess.run([*TORCHRUN, spread.__file__, *names, folder], check=True, timeout=240, env=surroundings())
     yield Outcomes(folder)
 
@@ -127,6 +127,14 @@ def test_two_processes_equal_one_at_the_same_batch(outcomes: Outcomes, name: str
         assert result["plan"] == fit.plan
     assert result["run"].get("pretraining") == fit.run.get("pretraining")
     assert result["run"]["environment"].pop("processes") == PROCESSES
+
+
+def test_processes_agree_on_the_end_that_one_of_them_asks_for(outcomes: Outcomes) -> None:
+    fit, result = spread.stopping(), outcomes.written("stopping")
+    assert result["run"]["stopped"] == fit.run["stopped"]
+    assert outcomes.written("stopping", 1)["run"]["stopped"] == fit.run["stopped"]
+    assert fit.run["stopped"] == {"steps": 3, "weights_of_step": 3, "reason": "enough"}
+    assert_equal(outcomes.state("stopping"), spread.state(fit))
 
 
 def test_images_are_mixed_within_their_process(outcomes: Outcomes) -> None:
