@@ -15,9 +15,11 @@ import generated
 import hook_tables
 import pytest
 import recipe_tables
+import terms
 from docstrings import described
+from markdown import Markdown
 from markdown_text import code, escaped, table
-from outside_links import outside
+from outside_links import OutsideLinks, outside
 from pages import REPOSITORY
 
 import compatkit as ck
@@ -169,13 +171,17 @@ def error_classes() -> list[type[errors.CompatkitError]]:
     ]
 
 
-def test_every_error_code_has_its_class_and_exit_code() -> None:
-    rows = re.findall(r"^\| `([\w-]+)` \| `(\w+)` \| (\d) \| .+ \| .+ \|$", text("errors.md"), re.MULTILINE)
+def test_every_error_code_is_under_its_exit_code_with_its_class() -> None:
+    rows = []
+    for section in text("errors.md").split("\n## ")[1:]:
+        number = re.match(r"Exit code (\d)", section)
+        found = re.findall(r"^\| `([\w-]+)` \| `(\w+)` \| .+ \| .+ \|$", section, re.MULTILINE)
+        rows += [(number[1] if number else "", *row) for row in found]
     by_signature = set(
         errors.SignatureError.__subclasses__()
     )  # tests/registry/test_signatures_page.py has these
     known = [
-        (kind.code, kind.__name__, str(kind.exit_code))
+        (str(kind.exit_code), kind.code, kind.__name__)
         for kind in error_classes()
         if kind not in by_signature
     ]
@@ -234,3 +240,36 @@ def test_texts_are_escaped_in_tables() -> None:
 )
 def test_a_link_that_leaves_the_pages_is_seen(link: str, page: str, path: str | None) -> None:
     assert outside(link, page) == path
+
+
+def rendered(text: str, extension: OutsideLinks | terms.Terms, page: str = "how_to/serving.md") -> str:
+    extension.page = page
+    return Markdown(extensions=[extension, "tables"]).convert(text)
+
+
+def test_a_link_that_leaves_the_pages_becomes_code_or_leads_to_the_repository(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    link = "[recipe](../../examples/photos.toml) [`tests`](../../tests) [page](../index.md)"
+    plain = rendered(link, OutsideLinks(REPOSITORY, None))
+    assert '<code title="In the repository: examples/photos.toml">recipe</code>' in plain
+    assert '<span title="In the repository: tests"><code>tests</code></span>' in plain
+    assert '<a href="../index.md">page</a>' in plain and caplog.text == ""
+    there = rendered(link, OutsideLinks(REPOSITORY, "https://example.org/kit/"))
+    assert 'href="https://example.org/kit/blob/main/examples/photos.toml"' in there
+    assert 'href="https://example.org/kit/tree/main/tests"' in there
+    for missing in ("../../examples/nothing.toml", "../../../outside"):
+        rendered(f"[x]({missing})", OutsideLinks(REPOSITORY, None))
+        assert "does not exist" in caplog.text
+        caplog.clear()
+
+
+def test_the_first_place_of_a_word_leads_to_the_glossary() -> None:
+    words = terms.Terms(DOCS)
+    page = rendered("# Rungs\n\n`rung` **rung** and two rungs, a rung, a [promise](x.md) prompt\n", words)
+    assert page.count("<a class") == 1 and ">rungs</a>, a rung" in page
+    assert 'href="../reference/glossary.md#rung"' in page and "title=" in page
+    assert "<a class" not in rendered("a rung", words, "results/bridges.md")
+    glossary = rendered((DOCS / terms.GLOSSARY).read_text(encoding="utf-8"), words, terms.GLOSSARY)
+    for term in terms.TERMS:
+        assert glossary.count(f'<td id="{terms.anchor(term)}">') == 1

@@ -50,8 +50,8 @@ def parameters(class_: Class) -> Iterator[Parameter]:
         if settings.get("init") == "False":
             continue
         default: Any = settings.get("default") if is_field else member.value
-        if "factory" in settings:
-            default = ExprCall(function=settings["factory"], arguments=[])
+        if isinstance(factory := settings.get("factory"), Expr):
+            default = ExprCall(function=factory, arguments=[])
         by_name = all_by_name or settings.get("kw_only") == "True"
         kind = ParameterKind.keyword_only if by_name else ParameterKind.positional_or_keyword
         yield Parameter(member.name, annotation=member.annotation, kind=kind, default=default)
