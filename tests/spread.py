@@ -119,6 +119,35 @@ def phases() -> ck.Fit:
     return first.fit(tasks(), inputs, factories={"sometimes": Sometimes})
 
 
+class Sums:
+    """Combines the gradients of single losses by projections, in the order that it draws."""
+
+    @ck.hookimpl
+    def compatkit_combine_gradients(self, step: ck.Step, gradients: Any) -> dict[str, Tensor]:
+        first, *_ = names = [*gradients]
+        order = torch.randperm(len(names), generator=step.rng("sums")).tolist()
+        return {
+            name: sum((1 + order[index]) * gradients[loss][name] for index, loss in enumerate(names))
+            + gradients[first][name].clamp(min=0)
+            for name in gradients[first]
+        }
+
+
+class Weighs:
+    """Counts images by their position, in the loss of the task."""
+
+    @ck.hookimpl
+    def compatkit_sample_losses(self, step: ck.Step, losses: Tensor) -> Tensor:
+        return losses * (1 + step.batch.index % 3)
+
+
+def combined() -> ck.Fit:
+    """Single losses weighed, and gradients combined; some losses only in some processes and pieces."""
+    trainer = quick(steps=STEPS, batch_size=BATCH, optimizer="sgd", lr=0.02, accumulate=2, clip_norm=1.0)
+    made = {"sums": Sums, "weighs": Weighs, "sometimes": Sometimes}
+    return trainer.fit(tasks(), [*uses(), *made], factories=made)
+
+
 def reversing() -> ck.Fit:
     """A loss on what layers took and gave; in the last steps only some of them."""
     trainer = quick(steps=STEPS, batch_size=BATCH, optimizer="sgd", lr=0.05)
@@ -298,7 +327,7 @@ RUNS: Mapping[str, Callable[[], ck.Fit]] = {
     item.__name__: item
     for item in (
         *(sgd, adam, comforts, phases, reversing, frozen, pretrained, puzzled, contrasted, photographed),
-        *(batch_normalized, blended, resumed, stopping),
+        *(batch_normalized, blended, combined, resumed, stopping),
         *(failing, other_images, drifting),
     )
 }

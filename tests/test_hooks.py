@@ -59,6 +59,7 @@ EXERCISED = {
     "compatkit_further_views": ("images",),
     "compatkit_sample_losses": ("step", "losses"),
     "compatkit_losses": ("step",),
+    "compatkit_combine_gradients": ("step", "gradients"),
     "compatkit_after_backward": ("step",),
     "compatkit_after_step": ("step",),
     "compatkit_after_epoch": ("step",),

@@ -376,6 +376,36 @@ class Training:
         raise NotImplementedError
 
     @hookspec
+    def compatkit_combine_gradients(
+        self, step: StepLike, gradients: Mapping[str, Mapping[str, Tensor]]
+    ) -> Mapping[str, Tensor]:
+        """Return the gradient of the step, made of those of its losses; without the hook it is their sum.
+
+        It is called once a step, after the backward passes of all micro-batches, with gradients that are means over
+        all processes. It sees the parameters that at least two losses of the step reach; the others get the only
+        gradient that they have. The hooks after it, clipping and the optimizers work on what it returns. One plugin can
+        have the hook in a step. A plugin's weight w blends: ``sum + w * (returned - sum)``.
+
+        Example::
+
+            @hookimpl
+            def compatkit_combine_gradients(self, step, gradients):
+                first, *others = gradients.values()
+                return {name: first[name] + sum(each[name] for each in others) for name in first}
+
+        Args:
+            step: First micro-batch of the step; ``step.rng`` is that of the step, equal in all processes.
+            gradients: Gradient of each loss for each parameter, with the weight of the loss: by ``task``, then
+                ``<instance>/<loss>`` in the order of names, and by the name of the parameter, which is its owner in
+                ``Trainer.explain`` and its name there, such as ``left.extractor.conv1.weight``. 0 where a loss does not
+                reach a parameter.
+
+        Returns:
+            Gradient of each of these parameters, by name.
+        """
+        raise NotImplementedError
+
+    @hookspec
     def compatkit_after_backward(self, step: StepLike) -> None:
         """Run after the gradients of a step are complete and before the optimizer updates the weights.
 

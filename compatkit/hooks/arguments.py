@@ -154,7 +154,18 @@ class SetUpLike(Protocol):
     @property
     def auxiliary(self) -> Mapping[str, Callable[[Tensor], Tensor]]: ...
     def rng(self, *key: str | int) -> torch.Generator: ...
-    def own(self, name: str, module: nn.Module) -> nn.Module: ...
+    def own(
+        self,
+        name: str,
+        module: nn.Module,
+        *,
+        optimizer: str | None = None,
+        lr: float | None = None,
+        momentum: float | None = None,
+        weight_decay: float | None = None,
+        optimizer_options: Mapping[str, Any] | None = None,
+        schedule: Any = None,
+    ) -> nn.Module: ...
     def build(self, blueprint: Blueprint, *key: str | int) -> nn.Module: ...
     def initialize(
         self, task: Any, *stream: str | int, seed: int | None = None, class_layer: bool = True

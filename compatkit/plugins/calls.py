@@ -11,7 +11,7 @@ import attrs
 from compatkit.errors import CompatkitError, PluginError, UsageError, type_of
 from compatkit.hooks import Batch, Effect, Phase
 from compatkit.plugins.isolation import described
-from compatkit.plugins.loss_results import check_sample_losses, wrong_result
+from compatkit.plugins.loss_results import check_combined_gradients, check_sample_losses, wrong_result
 
 if TYPE_CHECKING:
     import torch
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 Call = Callable[..., Any]
 LOSSES, VIEWS, FURTHER = "compatkit_losses", "compatkit_views", "compatkit_further_views"
-SAMPLE_LOSSES = "compatkit_sample_losses"
+SAMPLE_LOSSES, COMBINE = "compatkit_sample_losses", "compatkit_combine_gradients"
 
 
 @attrs.frozen(eq=False)
@@ -70,7 +70,12 @@ def bind(
         call: Call = _views_guard([(instance, function)])
     else:
         call = _attributing(instance, hook, function)
-        checks = {LOSSES: _checking_losses, FURTHER: _checking_views, SAMPLE_LOSSES: _checking_sample_losses}
+        checks = {
+            LOSSES: _checking_losses,
+            FURTHER: _checking_views,
+            SAMPLE_LOSSES: _checking_sample_losses,
+            COMBINE: _checking_gradients,
+        }
         call = checks[hook](instance, call) if hook in checks else call
     return Bound(instance, weight, phase, effect, call, function, autocast)
 
@@ -147,6 +152,13 @@ def _checking_sample_losses(instance: str, function: Call) -> Call:
         after = function(step, losses)
         _refuse_writes(instance, SAMPLE_LOSSES, before, _writes(step, losses))
         return check_sample_losses(instance, after, losses)
+
+    return call
+
+
+def _checking_gradients(instance: str, function: Call) -> Call:
+    def call(step: Any, gradients: Mapping[str, Mapping[str, Tensor]]) -> Mapping[str, Tensor]:
+        return check_combined_gradients(instance, function(step, gradients), gradients)
 
     return call
 

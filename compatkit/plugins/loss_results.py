@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, cast
 
 from compatkit.errors import PluginError, type_of
 
@@ -56,3 +57,40 @@ def check_sample_losses(instance: str, losses: object, given: Tensor) -> Tensor:
             "Detach only the weights of the losses.",
         )
     return losses
+
+
+def check_combined_gradients(
+    instance: str, combined: object, given: Mapping[str, Mapping[str, Tensor]]
+) -> Mapping[str, Tensor]:
+    """Check the result of ``compatkit_combine_gradients``, and return it.
+
+    Args:
+        instance: Name of the plugin's instance.
+        combined: The result.
+        given: Gradients by loss and parameter that the plugin was given.
+
+    Raises:
+        PluginError: The result is not one gradient for each parameter, of its shape and on its device.
+    """
+    import torch
+
+    def wrong(what: str) -> PluginError:
+        remedy = "Return one gradient for each parameter that the losses have, by name and of its shape."
+        return wrong_result(instance, "compatkit_combine_gradients", what, remedy)
+
+    if not isinstance(combined, Mapping):
+        raise wrong(f"returned {'nothing (None)' if combined is None else type_of(combined)}, not a mapping")
+    expected, actual = next(iter(given.values())), cast("Mapping[str, object]", combined)
+    if actual.keys() != expected.keys():
+        names = [*(expected.keys() - actual.keys()), *(actual.keys() - expected.keys())]
+        raise wrong(f"returned other parameters than it was given, such as {names[0]!r}")
+    for name, like in expected.items():
+        gradient = actual[name]
+        if not isinstance(gradient, torch.Tensor):
+            raise wrong(f"returned {type_of(gradient)} as the gradient of {name!r}")
+        if (gradient.shape, gradient.dtype, gradient.device) != (like.shape, like.dtype, like.device):
+            kind = f"{gradient.dtype} {tuple(gradient.shape)} on {gradient.device}"
+            raise wrong(
+                f"returned {kind} for {name!r}, given {like.dtype} {tuple(like.shape)} on {like.device}"
+            )
+    return cast("Mapping[str, Tensor]", combined)

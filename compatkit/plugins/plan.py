@@ -26,13 +26,20 @@ from compatkit.plugins.selection import RegularizerConfig, check_unique_names, o
 from compatkit.plugins.settings import plain
 
 KIND = "regularizers"
-_STEP_EVENTS = ("views", "further_views", "sample_losses", "losses", "after_backward", "after_step")
+_STEP_EVENTS = (
+    *("views", "further_views", "sample_losses", "losses"),
+    *("combine_gradients", "after_backward", "after_step"),
+)
 EVENTS = (
     *("task", "set_up", "pretrain", *_STEP_EVENTS),
     *("after_epoch", "after_evaluation", "finish", "teardown"),
 )
 """Events of a run, in their order; each is a field of RunPlugins, and ``compatkit_<event>`` is its hook."""
 ONCE = ("task", "set_up", "pretrain", "finish", "teardown")
+COSTS = {
+    "combine_gradients": "a backward pass and a copy of all gradients for each loss of a step; steps are eager"
+}
+"""Costs of events that change how a step is carried out."""
 HEADER = ("event", "order", "instance", "weight", "steps", "effect", "from")
 
 
@@ -87,6 +94,7 @@ class RunPlugins:
     further_views: tuple[Bound, ...]
     sample_losses: tuple[Bound, ...]
     losses: tuple[Bound, ...]
+    combine_gradients: tuple[Bound, ...]
     after_backward: tuple[Bound, ...]
     after_step: tuple[Bound, ...]
     after_epoch: tuple[Bound, ...]
@@ -195,6 +203,7 @@ class RunPlugins:
                 origin = f"{offer.distribution} {offer.version}" if offer.distribution else "the caller"
                 rows.append((event, str(order), bound.instance, weight, steps, bound.effect, origin))
         lines = aligned([HEADER, *rows]) if rows else ["No regularizers."]
+        lines += [f"Cost of {event}: {cost}" for event, cost in COSTS.items() if getattr(self, event)]
         if self.dropped:
             lines.append(f"Left out (weight 0): {', '.join(self.dropped)}")
         return "\n".join(lines)

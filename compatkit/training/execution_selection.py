@@ -80,6 +80,10 @@ def possible_execution(loop: Loop, mode: Mode) -> Execution:
     requested, prefix = Execution(mode, "asked for"), f"{mode} was asked for, but"
     if mixing := [name for name, state in loop.setup.tasks.items() if state.task.mixes]:
         return Execution("eager", f"{prefix} the images of task {mixing[0]!r} are mixed again in every step")
+    for bound in loop.plugins.combine_gradients:
+        return Execution(
+            "eager", f"{prefix} the plugin {bound.instance!r} combines the gradients of single losses"
+        )
     no_compiling = compile_blocker(loop) if requested.compiles else None
     compiles = requested.compiles and no_compiling is None
     no_capturing = capture_blocker(loop, compiles=compiles) if requested.captures else None
@@ -123,8 +127,9 @@ def capture_blocker(loop: Loop, *, compiles: bool) -> str | None:
         return f"a CUDA graph needs a CUDA device, and this run is on {device}"
     if loop.world.size > 1:
         return "several processes exchange in every step which gradients they have"
-    if loop.settings.optimizer not in CAPTURED:
-        return f"the optimizer {loop.settings.optimizer!r} keeps its step count or learning rate on the host"
+    for rule in loop.rates.rules.values():
+        if rule.optimizer not in CAPTURED:
+            return f"the optimizer {rule.optimizer!r} keeps its step count or learning rate on the host"
     for hook in ("losses", "sample_losses", "after_backward"):
         for bound in getattr(loop.plugins, hook):
             if bound.effect == "host":
@@ -245,6 +250,8 @@ def fastest(loop: Loop) -> Execution:
     Modes are tried in order of complexity. Two trials of the same run may choose different modes, as times differ.
     """
     plugins = loop.plugins
+    for bound in plugins.combine_gradients:
+        return Execution("eager", f"the plugin {bound.instance!r} combines the gradients of single losses")
     called = (*plugins.views, *plugins.sample_losses, *plugins.losses, *plugins.after_backward)
     for bound in called:
         if bound.effect == "host":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import combinations
 
 from compatkit.errors import PluginError
 from compatkit.plugins import RunPlugins
@@ -17,7 +18,8 @@ def check_hooks(plugins: RunPlugins, tasks: Sequence[Task]) -> None:
         tasks: Tasks of the run.
 
     Raises:
-        PluginError: A plugin changes losses of the tasks, and no task has one.
+        PluginError: A plugin changes losses of the tasks, and no task has one; or two plugins combine gradients in the
+            same steps.
     """
     if plugins.sample_losses and not any(task.supervised and task.own_head for task in tasks):
         name = plugins.sample_losses[0].instance
@@ -27,3 +29,13 @@ def check_hooks(plugins: RunPlugins, tasks: Sequence[Task]) -> None:
             plugin=name,
             hook="compatkit_sample_losses",
         )
+    for left, right in combinations(plugins.combine_gradients, 2):
+        first = max(left.phase.start, right.phase.start)
+        if first in left.phase and first in right.phase:
+            raise PluginError(
+                f"The plugins {left.instance!r} and {right.instance!r} both have compatkit_combine_gradients in step "
+                f"{first}, and a step has one gradient. Leave one of them out, or give them steps of their own with "
+                "start and stop.",
+                plugin=right.instance,
+                hook="compatkit_combine_gradients",
+            )

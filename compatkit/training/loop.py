@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
 
 import attrs
 import torch
@@ -19,23 +18,22 @@ from compatkit.training.distributed import ALONE, World
 from compatkit.training.ending import StopRequest
 from compatkit.training.execution import EAGER, Captured, Execution
 from compatkit.training.gradient_checks import check_all_trained, check_no_gradients, cross_task_error
+from compatkit.training.loss_gradients import LossGradients
+from compatkit.training.objective import total_loss
 from compatkit.training.optim import (
     CAPTURED,
-    PAPERS,
     Averages,
-    Schedule,
-    make_optimizer,
     optimizer_state,
     restore_state,
-    set_lr,
 )
+from compatkit.training.optimizers import RunOptimizers
 from compatkit.training.plugin_setup import SetUp
 from compatkit.training.randomness import reseed, seed_of
 from compatkit.training.replicas import GradientAllReduce, average_statistics
 from compatkit.training.settings import Settings
 from compatkit.training.step import NO_LABEL, Step, StepResult, combine_results, split_batch
 from compatkit.training.step_errors import explained_errors, no_gradient_error
-from compatkit.training.task_loop import NETWORK, TaskLoop
+from compatkit.training.task_loop import TaskLoop
 from compatkit.training.task_state import TaskState
 
 
@@ -48,6 +46,7 @@ class Loop:
         setup: Tasks and networks of the run.
         plugins: Plugins of the run.
         world: Processes of the run.
+        rates: Settings and learning rates of the optimizers.
         optimizers: Optimizer of each network, by ``network/<task>``, and of each shared module, by owner.
         task_loops: Resolved hooks, seeds and optimizers by task.
         trainable: Parameters of all optimizers.
@@ -67,6 +66,7 @@ class Loop:
     setup: SetUp
     plugins: RunPlugins
     world: World = ALONE
+    rates: RunOptimizers = attrs.field(init=False)
     optimizers: dict[str, torch.optim.Optimizer] = attrs.field(init=False)
     task_loops: dict[str, TaskLoop] = attrs.field(init=False)
     trainable: tuple[Tensor, ...] = attrs.field(init=False)
@@ -75,20 +75,17 @@ class Loop:
     execution: Execution = attrs.field(default=EAGER, init=False)
     mark: Callable[[str], None] = attrs.field(default=lambda part: None, init=False)
     stop: StopRequest = attrs.field(factory=StopRequest, init=False)
-    _schedule: Schedule = attrs.field(init=False)
-    _rate: float = attrs.field(default=-1.0, init=False)
 
     def __attrs_post_init__(self) -> None:
-        settings, setup, parameters = self.settings, self.setup, _parameters_by_optimizer(self.setup)
-        self._schedule = settings.decay
-        rule = settings.optimizer, settings.lr, settings.momentum, settings.weight_decay
-        options = settings.optimizer_options
-        self.optimizers = {
-            name: make_optimizer(_groups(settings, setup, name, trained), *rule, options)
-            for name, trained in parameters.items()
-            if trained
-        }
-        self.trainable = tuple(parameter for trained in parameters.values() for parameter in trained)
+        settings, setup = self.settings, self.setup
+        self.rates = RunOptimizers.of(settings, setup)
+        self.optimizers = self.rates.optimizers
+        self.trainable = tuple(
+            parameter
+            for module in setup.owners.values()
+            for parameter in module.parameters()
+            if parameter.requires_grad
+        )
         self.task_loops = {
             name: TaskLoop.of(settings, setup, self.plugins, self.world, state, self.optimizers)
             for name, state in setup.tasks.items()
@@ -125,8 +122,11 @@ class Loop:
 
         New moments are set to zero, as in a new optimizer, since a CUDA graph may refer to them.
         """
-        uncaptured = self.optimizers.values() if self.settings.optimizer not in CAPTURED else ()
-        states = [(optimizer, copy.deepcopy(optimizer_state(optimizer))) for optimizer in uncaptured]
+        states = [
+            (optimizer, copy.deepcopy(optimizer_state(optimizer)))
+            for name, optimizer in self.optimizers.items()
+            if self.rates.rules[name].optimizer not in CAPTURED
+        ]
         saved = [
             (value, value.detach().clone())
             for module in self.setup.owners.values()
@@ -226,7 +226,7 @@ class Loop:
         steps = self.micro_batches(task_loop, number)
         for step in steps:
             step.reports = reports and self.execution.mode == "eager"
-        self.set_lr(number, self.optimizers.values())
+        self.rates.set(number)
         if not self.captures:
             return steps[-1], self.train_step(task_loop, steps)
         if task_loop.captured is None:
@@ -305,12 +305,18 @@ class Loop:
             task_loop: Loop of the task.
             steps: Micro-batches of the step.
         """
+        name = task_loop.task.name
+        by_loss = LossGradients(task_loop.parameters) if task_loop.combine is not None else None
         if len(steps) == 1:
-            result = self.gradients(task_loop, steps[0])
+            result = self.gradients(task_loop, steps[0], by_loss)
         else:
-            result = combine_results([self.gradients(task_loop, step) for step in steps])
-        if self.all_reduce is not None:
-            self.all_reduce(task_loop.task.name)
+            result = combine_results([self.gradients(task_loop, step, by_loss) for step in steps])
+        if by_loss is not None and task_loop.combine is not None:
+            if self.all_reduce is not None:
+                by_loss.average(self.world, partial(self.all_reduce, name))
+            by_loss.combine(task_loop.combine, steps[0])
+        elif self.all_reduce is not None:
+            self.all_reduce(name)
         self.mark("backward")
         for call in task_loop.after_backward:
             call(steps[-1])
@@ -329,19 +335,25 @@ class Loop:
         self.zero_grad()
         return result
 
-    def gradients(self, task_loop: TaskLoop, step: Step) -> StepResult:
+    def gradients(self, task_loop: TaskLoop, step: Step, by_loss: LossGradients | None = None) -> StepResult:
         """Accumulate the gradients of a step, or of a micro-batch.
 
         Args:
             task_loop: Loop of the task.
             step: Step after views and mixing.
+            by_loss: Gradients of each loss by itself, to add to in place of those of the parameters; or None.
         """
         # A captured step cannot seed; steps that draw random numbers are not captured (execution_selection.py).
         index = _micro_batch_index(task_loop, step)
         seeds = () if self.captures else [stream.at(index) for stream in task_loop.seeds]
         self.mark("rest")
         with explained_errors(step, task_loop.objective.losses):
-            total, terms, predicted = task_loop.forward(step, seeds)
+            if by_loss is None:
+                losses: dict[str, Tensor] = {}
+                total, terms, predicted = task_loop.forward(step, seeds)
+            else:
+                losses, terms, predicted = task_loop.objective.each(step, seeds)
+                total = total_loss(step, losses)
         self.mark("forward")
         if not total.requires_grad:
             raise no_gradient_error(step)
@@ -350,10 +362,14 @@ class Loop:
             trained = [*self.trainable, *(parameter for part in parts for parameter in part.parameters())]
             check_all_trained(total, trained, self.plugins.members)
             task_loop.next_gradient_check = 1 << step.number.bit_length()
-        if task_loop.accumulation_steps > 1:
-            total = total / task_loop.accumulation_steps
+        if (pieces := task_loop.accumulation_steps) > 1:
+            total = total / pieces
+            losses = {name: loss / pieces for name, loss in losses.items()}
         with explained_errors(step, task_loop.objective.losses):
-            total.backward()
+            if by_loss is None:
+                total.backward()
+            else:
+                by_loss.add(losses)
         self.mark("backward")
         images = step.batch.images.detach().sum() if task_loop.may_spoil_images else None
         return StepResult(terms, predicted, None if predicted is None else step.batch.labels, images)
@@ -365,46 +381,7 @@ class Loop:
 
     def rate(self, number: int) -> float:
         """Return the learning rate of a step."""
-        return self.settings.lr * self._schedule.at(number, self.settings.steps)
-
-    def set_lr(self, number: int, optimizers: Iterable[torch.optim.Optimizer]) -> None:
-        """Set the learning rate of a step, if it differs from that of the step before.
-
-        Args:
-            number: Number of the step, from 0.
-            optimizers: Optimizers of the task.
-        """
-        rate = self.rate(number)
-        if rate != self._rate:
-            self._rate = rate
-            for optimizer in optimizers:
-                set_lr(optimizer, rate)
-
-
-def _parameters_by_optimizer(setup: SetUp) -> dict[str, list[Tensor]]:
-    """Return the trained parameters by name of the optimizer."""
-    networks = {f"{name}.{side}": NETWORK + name for name in setup.tasks for side in ("extractor", "head")}
-    by_optimizer: dict[str, list[Tensor]] = {}
-    for owner, module in setup.owners.items():
-        parameters = by_optimizer.setdefault(networks.get(owner, owner), [])
-        parameters.extend(parameter for parameter in module.parameters() if parameter.requires_grad)
-    return by_optimizer
-
-
-def _groups(settings: Settings, setup: SetUp, name: str, parameters: list[Tensor]) -> list[dict[str, Any]]:
-    """Return the parameter groups of an optimizer: one as in the papers, else those of timm."""
-    task = setup.tasks.get(name.removeprefix(NETWORK)) if name.startswith(NETWORK) else None
-    of_timm = settings.optimizer not in PAPERS
-    if not of_timm and (settings.layer_decay is None or task is None):
-        return [{"params": parameters}]
-    from compatkit.adapters.optimizers import parameter_groups
-
-    if task is not None:
-        parts = [(task.extractor_blueprint, task.extractor), (task.head_blueprint, task.head)]
-        trained = [part for part in parts if any(part[1] is module for module in setup.owners.values())]
-        return parameter_groups(trained, settings.weight_decay, settings.layer_decay, spare=of_timm)
-    shared = setup.auxiliary.get(name.removeprefix("shared.")) if name.startswith("shared.") else None
-    return parameter_groups([(shared and shared.blueprint, setup.owners[name])], settings.weight_decay)
+        return self.rates.rate(number)
 
 
 def _micro_batch_index(task_loop: TaskLoop, step: Step) -> int:

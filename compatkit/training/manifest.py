@@ -229,8 +229,13 @@ def _lines(values: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _owners(loop: Loop) -> Iterator[Mapping[str, Any]]:
+    rules = loop.rates.rules
+    kinds = {
+        name: rule.optimizer if rule is loop.settings else f"{rule.optimizer}, lr {rule.lr:g}"
+        for name, rule in rules.items()
+    }
     optimizer_of = {
-        id(parameter): f"{name} ({loop.settings.optimizer})"
+        id(parameter): f"{name} ({kinds[name]})"
         for name, optimizer in loop.optimizers.items()
         for group in optimizer.param_groups
         for parameter in group["params"]

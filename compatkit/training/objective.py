@@ -79,25 +79,35 @@ class Objective(nn.Module):
         Returns:
             Loss, terms and predictions; see ``Outcome``.
         """
+        losses, terms, predicted = self.each(step, seeds)
+        return total_loss(step, losses), terms, predicted
+
+    def each(
+        self, step: Step, seeds: Sequence[int] = ()
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor], Tensor | None]:
+        """Compute the losses of a step one by one; see ``forward``.
+
+        Returns:
+            Losses with their weights and graphs by name; terms and predictions as in ``Outcome``.
+        """
         if seeds:
             reseed(self.precision.device, seeds[0])
         view_features, calls = self._target_pass(step)
+        losses: dict[str, Tensor] = {}
         terms: dict[str, Tensor] = {}
         logits, predicted = step.logits, None
-        if logits is None:
-            total = step.features.new_zeros((), dtype=torch.float32)
-        else:
+        if logits is not None:
             full = logits if logits.dtype is torch.float32 else logits.float()
             if self.sample_losses:
-                total = self._changed_loss(step, full, terms, seeds)
+                loss = self._changed_loss(step, full, terms, seeds)
             elif step.mixed_labels is None:
-                total = F.cross_entropy(full, step.batch.labels, label_smoothing=step.task.task.smoothing)
+                loss = F.cross_entropy(full, step.batch.labels, label_smoothing=step.task.task.smoothing)
             else:
-                total = F.cross_entropy(self._mixed_pass(step, full)[1], step.mixed_labels)
-            terms["task"], predicted = total.detach(), logits.detach().argmax(1)
+                loss = F.cross_entropy(self._mixed_pass(step, full)[1], step.mixed_labels)
+            losses["task"], terms["task"], predicted = loss, loss.detach(), logits.detach().argmax(1)
         if self.losses:
-            total = self._add_losses(step, total, terms, view_features, calls, seeds)
-        return total, terms, predicted
+            self._add_losses(step, losses, terms, view_features, calls, seeds)
+        return losses, terms, predicted
 
     def _mixed_pass(self, step: Step, logits: Tensor) -> tuple[Tensor, Tensor]:
         """Return features and logits of mixed images; with regularizers of another pass, which writes no statistics."""
@@ -133,14 +143,14 @@ class Objective(nn.Module):
     def _add_losses(
         self,
         step: Step,
-        total: Tensor,
+        weighted: dict[str, Tensor],
         terms: dict[str, Tensor],
         view_features: Mapping[str, list[Tensor]],
         calls: Layers,
         seeds: Sequence[int],
-    ) -> Tensor:
-        """Return ``total`` plus the losses of regularizers; add their terms to ``terms``."""
-        view_images, task_loss = self.extra_views.separate(step.batch), total
+    ) -> None:
+        """Add the losses of regularizers to ``weighted``, and their terms to ``terms``."""
+        view_images = self.extra_views.separate(step.batch)
         for number, bound in enumerate(self.losses, 1):
             if seeds:
                 reseed(self.precision.device, seeds[number])
@@ -157,7 +167,7 @@ class Objective(nn.Module):
             balances = self.gradients.get(bound.instance)
             if losses and step.logits is not None and (balances or (balances is not None and step.reports)):
                 loss: Tensor = sum(losses.values())  # type: ignore[assignment]
-                norm, task_norm = gradient_norm(step.task, loss), gradient_norm(step.task, task_loss)
+                norm, task_norm = gradient_norm(step.task, loss), gradient_norm(step.task, weighted["task"])
                 if balances:
                     weight = torch.where(norm > MIN_NORM, weight * task_norm / norm, 0.0)
                     terms[f"{bound.instance}/factor"] = weight
@@ -165,9 +175,8 @@ class Objective(nn.Module):
                     terms[f"{bound.instance}/gradient_ratio"] = weight * norm / task_norm
             for name, value in losses.items():
                 terms[f"{bound.instance}/{name}"] = value.detach()
-                total = total + weight * wide(value)
+                weighted[f"{bound.instance}/{name}"] = weight * wide(value)
         step.layers = NO_LAYERS
-        return total
 
     def _losses(self, bound: Bound, step: Step) -> Mapping[str, Tensor]:
         """Return a regularizer's losses: in float32, or in the precision of the run if it is marked ``autocast``."""
@@ -207,6 +216,22 @@ class Objective(nn.Module):
         if step.task.runs_head:
             step.logits = step.task.head(step.features)
         return view_features
+
+
+def total_loss(step: Step, losses: Mapping[str, Tensor]) -> Tensor:
+    """Return the sum of the losses of a step, a float32 scalar; 0 without losses.
+
+    Args:
+        step: Step after its forward pass.
+        losses: Losses with their weights, by name.
+    """
+    total = losses.get("task")
+    if total is None:
+        total = step.features.new_zeros((), dtype=torch.float32)
+    for name, loss in losses.items():
+        if name != "task":
+            total = total + loss
+    return total
 
 
 def wide(tensor: Tensor) -> Tensor:

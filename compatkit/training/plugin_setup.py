@@ -20,6 +20,7 @@ from compatkit.hooks import RunInfo
 from compatkit.registry.names import check_name
 from compatkit.registry.weights.tensorchecks import check_values
 from compatkit.training.layer_recording import Recorder
+from compatkit.training.optim import Schedule
 from compatkit.training.precision import Precision
 from compatkit.training.randomness import generator, seed_of
 from compatkit.training.task_state import EXTRACTOR, HEAD, AuxiliaryHead, ReleasedExtractor, TaskState
@@ -48,6 +49,7 @@ class SetUp:
         instance: Name of the plugin instance in set-up, or None.
         released: Extractor passed in with ``frozen=``, or None.
         compared: Whether a regularizer of this run uses the released extractor.
+        optimizers: Settings of the optimizers of plugins' modules that differ from the trainer's, by owner.
         run: Steps, batch size, name, folder and device of the run, and whether it is dry.
     """
 
@@ -64,6 +66,7 @@ class SetUp:
     instance: str | None = None
     released: ReleasedExtractor | None = None
     compared: bool = False
+    optimizers: dict[str, dict[str, Any]] = attrs.field(factory=dict)
     run: RunInfo = attrs.field(kw_only=True)
 
     def rng(self, *key: str | int) -> torch.Generator:
@@ -83,16 +86,36 @@ class SetUp:
         """
         self.reset(task, stream, seed, class_layer)
 
-    def own(self, name: str, module: nn.Module) -> nn.Module:
+    def own(
+        self,
+        name: str,
+        module: nn.Module,
+        *,
+        optimizer: str | None = None,
+        lr: float | None = None,
+        momentum: float | None = None,
+        weight_decay: float | None = None,
+        optimizer_options: Mapping[str, Any] | None = None,
+        schedule: str | Schedule | None = None,
+    ) -> nn.Module:
         """Register a module of the plugin with the run: it is trained like a network, and saved in checkpoints.
 
         It is moved to the run's device in place and gets an optimizer of its own, which updates it in every step of
         every task, except parameters whose ``requires_grad`` is False. ``Trainer.explain`` lists it as
         ``plugin.<instance>.<name>``. Weights that torch draws in ``compatkit_set_up`` follow from the seed.
 
+        Optimizer and rates are the trainer's unless they are given, as the trainer spells them; they are then part of
+        the plan, as ``chosen``.
+
         Args:
             name: Purpose of the module: letters, digits, ``_`` and ``-``; unique among the plugin's modules.
             module: Module created in ``compatkit_set_up``, with all its shapes known.
+            optimizer: ``"adam"``, ``"sgd"`` or a name of timm.
+            lr: Initial learning rate, to which the trainer's schedule is applied as a factor.
+            momentum: Momentum, for optimizers that have one.
+            weight_decay: Weight decay.
+            optimizer_options: Further arguments of the optimizer; the trainer's only hold for the trainer's optimizer.
+            schedule: Schedule of its own, without the trainer's warm-up: ``"constant"``, or ``Schedule(...)``.
 
         Returns:
             The same module.
@@ -124,6 +147,22 @@ class SetUp:
             raise UsageError(
                 f"This run already owns a module {owner!r}. Give each its own name.", subject=name
             )
+        rule = {
+            "optimizer": optimizer,
+            "lr": lr,
+            "momentum": momentum,
+            "weight_decay": weight_decay,
+            "optimizer_options": optimizer_options,
+            "schedule": schedule,
+        }
+        if given := {key: value for key, value in rule.items() if value is not None}:
+            self.optimizers[owner] = given
+            stated = {
+                key: attrs.asdict(value) if isinstance(value, Schedule) else value
+                for key, value in given.items()
+            }
+            chosen = self.metadata.setdefault(instance, {})
+            chosen["optimizers"] = {**chosen.get("optimizers", {}), name: stated}
         self.owners[owner] = module
         return self.precision.place(module)
 

@@ -30,7 +30,7 @@ NETWORK = "network/"
 """Prefix of a task's name in the name of the optimizer of its extractor and head."""
 STEP_EVENTS = (
     *("views", "further_views", "sample_losses", "losses"),
-    *("after_backward", "after_step", "after_epoch"),
+    *("combine_gradients", "after_backward", "after_step", "after_epoch"),
 )
 """Events of a run that belong to its steps."""
 
@@ -59,6 +59,8 @@ class TaskLoop:
             use torch's generators.
         seeds: Seeds of the random numbers of the network, then of each regularizer with losses, then of each one that
             changes the task's losses.
+        combine: Hook that combines the gradients of single losses, or None.
+        parameters: Parameters of the optimizers by owner and name, for that hook.
         other_parameters: Trained parameters of the other tasks' networks, by task, which no loss of these steps may
             depend on.
     """
@@ -82,6 +84,8 @@ class TaskLoop:
     captured: Captured | None = None
     views: tuple[tuple[Callable[..., Any], Stream | None], ...] = ()
     seeds: tuple[Stream, ...] = ()
+    combine: Bound | None = None
+    parameters: Mapping[str, Tensor] = attrs.field(factory=dict)
     after_backward: tuple[Callable[..., Any], ...] = ()
     after_step: tuple[Callable[..., Any], ...] = ()
     after_epoch: tuple[Callable[..., Any], ...] = ()
@@ -205,6 +209,14 @@ class TaskLoop:
             Stream.of(setup.seed, bound.instance, "sample_losses", name, *self._key)
             for bound in sample_losses
         )
+        self.combine = next(iter(active["combine_gradients"]), None)
+        moved = {id(parameter) for parameter in self.trainable} if self.combine is not None else ()
+        self.parameters = {
+            f"{owner}.{parameter_name}": parameter
+            for owner, module in setup.owners.items()
+            for parameter_name, parameter in (module.named_parameters() if moved else ())
+            if id(parameter) in moved
+        }
         for event in ("after_backward", "after_step", "after_epoch"):
             setattr(self, event, after_chain(active[event], f"compatkit_{event}"))
 

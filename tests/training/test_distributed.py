@@ -43,7 +43,18 @@ TORCHRUN = (
     *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(PROCESSES)),
     *("--local-addr", "127.0.0.1"),
 )
-EQUAL = ("sgd", "adam", "comforts", "phases", "reversing", "frozen", "pretrained", "puzzled", "photographed")
+EQUAL = (
+    "sgd",
+    "adam",
+    "comforts",
+    "phases",
+    "reversing",
+    "frozen",
+    "pretrained",
+    "puzzled",
+    "photographed",
+    "combined",
+)
 REFUSED = ("other_images", "failing", "drifting")
 
 

@@ -118,7 +118,7 @@ def test_scales_and_decay_of_each_parameter_are_timms(network: str, optimizer: s
             id(parameter): n for p in (state.extractor, state.head) for n, parameter in p.named_parameters()
         }
         groups = loop.optimizers["network/a"].param_groups
-        loop.set_lr(0, loop.optimizers.values())
+        loop.rates.set(0)
         result = {
             ours[id(parameter)]: (group["lr_scale"], group["weight_decay"])
             for group in groups

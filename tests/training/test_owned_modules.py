@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -274,3 +274,124 @@ def test_nothing_is_owned_after_the_set_up() -> None:
             setup.own("late", nn.Linear(1, 1))
 
     assert refused(Late).hook == "compatkit_finish"
+
+
+class Rated(Projects):
+    """Owns a layer with a rule of its own."""
+
+    rule: ClassVar[dict[str, Any]] = {}
+
+    def module(self, setup: ck.SetUp) -> nn.Module:
+        return setup.own("layer", nn.Linear(32, 2), **type(self).rule)
+
+
+def rated(**rule: Any) -> type[Rated]:
+    return type("Rated", (Rated,), {"rule": rule})
+
+
+def moved(kind: type[Rated], **settings: Any) -> tuple[ck.Fit, dict[str, Tensor]]:
+    trainer = quick(**{"steps": 4, "lr": 0.01, "schedule": ck.Schedule("step", every=2), **settings})
+    fit = trainer.fit(TASKS, ["mine"], factories={"mine": kind})
+    return fit, {name: value.detach().clone() for name, value in kind.made.named_parameters()}
+
+
+def test_the_trainers_own_values_change_nothing_bit_by_bit() -> None:
+    plain, layer = moved(rated())
+    same, again = moved(rated(optimizer="adam", lr=0.01, momentum=0.9, weight_decay=1e-7))
+    assert same_parts(plain, same)
+    assert all(torch.equal(value, again[name]) for name, value in layer.items())
+
+
+@pytest.mark.parametrize(
+    ("schedule", "factors"),
+    [
+        (None, (1.0, 1.0, 0.1, 0.1)),
+        ("constant", (1.0,) * 4),
+        (ck.Schedule("step", every=1), (1, 0.1, 0.01, 0.001)),
+    ],
+    ids=["trainer", "constant", "own"],
+)
+def test_a_module_has_its_own_optimizer_and_rate(schedule: Any, factors: tuple[float, ...]) -> None:
+    """Recomputed by hand: torch's SGD over the gradients of each step, with the rate of each step."""
+    gradients: list[list[Tensor]] = []
+
+    class Notes(Rated):
+        rule: ClassVar[dict[str, Any]] = {
+            **{"optimizer": "sgd", "lr": 0.5, "momentum": 0.5, "weight_decay": 0.01},
+            **({"schedule": schedule} if schedule else {}),
+        }
+
+        @ck.hookimpl
+        def compatkit_after_backward(self, step: Any) -> None:
+            gradients.append([value.grad.clone() for value in self.layer.parameters()])
+
+    _, start = moved(Notes, steps=0)
+    _, result = moved(Notes)
+    copy = [nn.Parameter(value.clone()) for value in start.values()]
+    optimizer = torch.optim.SGD(copy, lr=0.5, momentum=0.5, weight_decay=0.01, fused=True)
+    for number, found in enumerate(gradients):
+        optimizer.param_groups[0]["lr"] = 0.5 * factors[number // 2]
+        for parameter, gradient in zip(copy, found, strict=True):
+            parameter.grad = gradient
+        optimizer.step()
+    assert len(gradients) == 8
+    for mine, other in zip(copy, result.values(), strict=True):
+        torch.testing.assert_close(mine.data, other)
+
+
+def test_optimizers_of_timm_and_options() -> None:
+    _, plain = moved(rated(optimizer="adamw", lr=0.02), warmup=0)
+    _, other = moved(rated(optimizer="adamw", lr=0.02, optimizer_options={"betas": [0.5, 0.9]}), warmup=0)
+    assert any(not torch.equal(value, other[name]) for name, value in plain.items())
+
+
+def test_its_rule_is_part_of_the_plan_and_listed() -> None:
+    rule: dict[str, Any] = {"optimizer": "sgd", "lr": 0.5, "schedule": ck.Schedule("constant", warmup=3)}
+    explanation = quick(steps=2).explain(TASKS, ["mine"], factories={"mine": rated(**rule)})
+    (line,) = [row for row in explanation.owners if row["owner"] == "plugin.mine.layer"]
+    assert line["moved_by"] == "plugin.mine.layer (sgd, lr 0.5)"
+    stated = explanation.chosen["mine"]["optimizers"]["layer"]
+    assert stated["lr"] == 0.5 and stated["schedule"]["warmup"] == 3
+    plain, _ = moved(rated())
+    changed, _ = moved(rated(lr=0.02))
+    assert plain.plan != changed.plan
+
+
+def test_a_killed_run_goes_on_with_its_optimizer_bit_by_bit(
+    tmp_path: Path, killed: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind = rated(optimizer="sgd", lr=0.3, momentum=0.8)
+    whole, expected = moved(kind, steps=6)
+    trainer = quick(
+        **{"steps": 6, "lr": 0.01, "schedule": ck.Schedule("step", every=2)},
+        **{"checkpoint": tmp_path / "run.safetensors", "checkpoint_every": 3},
+    )
+    fit = ck.Trainer.fit
+    with monkeypatch.context() as patch:
+        patch.setattr(ck.Trainer, "fit", lambda *args: fit(*args, factories={"mine": kind}))
+        killed(trainer, TASKS, ["mine"], after=3)
+    resumed = trainer.fit(TASKS, ["mine"], factories={"mine": kind})
+    assert all(torch.equal(value, expected[name]) for name, value in kind.made.named_parameters())
+    assert same_parts(whole, resumed)
+    with pytest.raises(ck.errors.TrainingError, match="another plan"):
+        trainer.fit(TASKS, ["mine"], factories={"mine": rated(optimizer="sgd", lr=0.2, momentum=0.8)})
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        {"lr": 0.0},
+        {"lr": "fast"},
+        {"optimizer": "sgdd"},
+        {"momentum": -1},
+        {"weight_decay": -1.0},
+        {"schedule": "linear"},
+        {"optimizer_options": {"no_such": 1}},
+        {"optimizer": "adamw", "optimizer_options": {"betas": "x"}},
+    ],
+    ids=lambda rule: "-".join(rule),
+)
+def test_rules_that_no_optimizer_takes_are_refused_before_the_first_step(rule: dict[str, Any]) -> None:
+    with pytest.raises(PluginError) as caught:
+        quick(steps=1).explain(TASKS, ["mine"], factories={"mine": rated(**rule)})
+    assert (caught.value.plugin, caught.value.hook) == ("mine", "compatkit_set_up")
