@@ -111,6 +111,9 @@ def parsed(line: str) -> None:
         command: click.Command | None = program.get_command(context, words[at])
         rest = words[at + 1 :]
         while isinstance(command, click.Group):
+            default = getattr(command, "default", "")
+            if default and (not rest or rest[0] not in command.commands):
+                rest.insert(0, default)
             with command.make_context(words[at], rest[:], parent=context) as context:
                 command = command.get_command(context, rest.pop(0))
         assert command is not None, f"there is no such command: {line}"

@@ -42,7 +42,20 @@ class Command(click.Command):
 
 
 class Group(Command, click.Group):
-    """A group of commands whose help ends with examples."""
+    """A group of commands whose help ends with examples.
+
+    Attributes:
+        default: Command that runs where the first word names none; empty if a command must be named.
+    """
+
+    default: str = ""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Name the default command where none is named."""
+        words = [word for word in args if not word.startswith("-")]
+        if self.default and (not words or words[0] not in self.commands) and "--help" not in args:
+            args = [self.default, *args]
+        return super().parse_args(ctx, args)
 
 
 def divided(docstring: str | None) -> tuple[str, dict[str, str]]:

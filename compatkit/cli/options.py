@@ -224,15 +224,18 @@ def command(
     return make
 
 
-def group(name: str, help: str) -> click.Group:
+def group(name: str, help: str, *, default: str = "") -> click.Group:
     """Return a group of commands; ``--json`` may precede the command.
 
     Args:
         name: Word on the command line.
         help: Text for ``--help``, with examples as in the docstring of a command.
+        default: Command that runs where none is named; empty if one must be.
     """
     text, examples = divided(help)
-    return Group(name, help=text, params=[json_option], examples=examples)
+    result = Group(name, help=text, params=[json_option], examples=examples)
+    result.default = default
+    return result
 
 
 def tags(values: tuple[str, ...]) -> dict[str, str]:

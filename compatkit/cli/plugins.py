@@ -1,31 +1,49 @@
-"""``compatkit plugins``: list plugins, and built-in builders and data sets."""
+"""``compatkit plugins``: list plugins, with built-in builders and data sets, and write a package of new ones."""
 
 from __future__ import annotations
 
 import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from textwrap import shorten
 
 import click
 
-from compatkit.cli.options import Options, argument, command, option
+from compatkit.cli.options import Options, argument, command, group, option
 from compatkit.cli.output import clean, columns, emit, paragraph, rows, width
 from compatkit.plugins import Listed, listing
+from compatkit.plugins.scaffold import new_package
 
 GAPS = 4
 """Spaces between the three columns."""
 
 
+plugins_command = group(
+    "plugins",
+    """List plugins, which is the default, or write a package of new ones.
+
+    Examples:
+        # all that is installed, by kind
+        compatkit plugins
+        # settings, hooks and source of one
+        compatkit plugins dcc
+        # a package of your own, with tests
+        compatkit plugins new lab-methods
+    """,
+    default="list",
+)
+
+
 class PluginsOptions(Options):
-    """Arguments and options of ``plugins``."""
+    """Arguments and options of ``plugins list``."""
 
     word: str | None = argument(metavar="[WORD|NAME]")
     trace: bool = option("Show the traceback of each plugin that failed.")
 
 
-@command("plugins", PluginsOptions, registry=False)
-def plugins_command(options: PluginsOptions) -> int | None:
+@command("list", PluginsOptions, registry=False, group=plugins_command)
+def list_(options: PluginsOptions) -> int | None:
     """List what a run can name, by kind, one line each.
 
     These are regularizers, metrics, builders of networks, data sets, exporters, loggers, remotes, launchers,
@@ -34,11 +52,11 @@ def plugins_command(options: PluginsOptions) -> int | None:
 
     Examples:
         # all that is installed, by kind
-        compatkit plugins
+        compatkit plugins list
         # settings, hooks and source of one
-        compatkit plugins dcc
-        # those with a word in kind, name or description
-        compatkit plugins regularizers
+        compatkit plugins list dcc
+        # a word that is also a command
+        compatkit plugins list new
     """
     listed = sorted([*listing(), *_built_in()], key=lambda plugin: plugin.kind)
     matching = [plugin for plugin in listed if options.word in (plugin.name, f"{plugin.kind}.{plugin.name}")]
@@ -61,6 +79,36 @@ def plugins_command(options: PluginsOptions) -> int | None:
                 f"nothing has {options.word!r} in its name or description; `compatkit plugins` lists all."
             )
         return 1
+
+
+class NewOptions(Options):
+    """Arguments and options of ``plugins new``."""
+
+    name: str = argument()
+    folder: Path | None = option("Folder to write; default: NAME, here.", "--out", metavar="DIR")
+    regularizer: str = option("Name of the regularizer.", default="feature_norm")
+    metric: str = option("Name of the metric.", default="confidence")
+
+
+@command("new", NewOptions, registry=False, group=plugins_command)
+def new(options: NewOptions) -> int | None:
+    """Write the package NAME with a regularizer and a metric that work, their tests, pages and workflow.
+
+    Once installed, it passes its own tests. Replace the two formulas by yours.
+
+    Examples:
+        # the package lab-methods in a folder of this name
+        compatkit plugins new lab-methods
+        # with names of your own
+        compatkit plugins new lab-methods --regularizer cross_barlow --metric alignment
+    """
+    names = {"regularizer": options.regularizer, "metric": options.metric}
+    files = new_package(options.name, options.folder, **names)
+    folder = options.folder or Path(options.name)
+    if options.json:
+        return emit({"folder": str(folder), "files": [str(file) for file in files]})
+    columns([(str(file),) for file in files])
+    click.echo(f"\nInstall and test it:\n  cd {clean(str(folder))} && pip install -e '.[dev]' && pytest")
 
 
 def _words(plugin: Listed) -> str:

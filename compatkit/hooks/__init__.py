@@ -25,13 +25,13 @@ from compatkit.hooks.arguments import RunInfo as RunInfo
 from compatkit.hooks.arguments import SetUpLike as SetUpLike
 from compatkit.hooks.arguments import StepLike as StepLike
 from compatkit.hooks.arguments import TaskLike as TaskLike
+from compatkit.hooks.versions import HOOK_API as HOOK_API
+from compatkit.hooks.versions import HOOK_VERSION as HOOK_VERSION
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 PROJECT = "compatkit"
-HOOK_API = 1
-"""Version of the signatures below; a plugin module may state ``compatkit_api = 1``."""
 
 hookspec = pluggy.HookspecMarker(PROJECT)
 hookimpl = pluggy.HookimplMarker(PROJECT)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
+import warnings
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -16,7 +17,8 @@ import attrs
 
 from compatkit.errors import type_of
 from compatkit.hooks import PROJECT, Effect, Registration, Training
-from compatkit.plugins.isolation import Owner, suggestion
+from compatkit.hooks.versions import DEPRECATED
+from compatkit.plugins.isolation import Owner, PluginWarning, suggestion
 
 PREFIX = PROJECT + "_"
 NOT_HOOKS = frozenset({"compatkit_api", "compatkit_autocast", "compatkit_effect"})
@@ -93,6 +95,13 @@ def implementations(plugin: object, hookspec: type, owner: Owner) -> tuple[Imple
         if hook in hooks:
             raise owner.error(
                 f"{hooks[hook].attribute!r} and {attribute!r} both implement {hook!r}. Keep one.", hook
+            )
+        if (deprecation := DEPRECATED.get(hook.removeprefix(PREFIX))) is not None:
+            warnings.warn(
+                f"{owner}: {hook} is deprecated since version {deprecation.since} of the hooks and goes with version "
+                f"{deprecation.removal}; use {deprecation.replacement}.",
+                PluginWarning,
+                stacklevel=2,
             )
         function = cast("Callable[..., Any]", member)
         _refuse_options(options, function, hook, owner)

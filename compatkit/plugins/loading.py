@@ -16,7 +16,7 @@ import attrs
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from compatkit.errors import CompatkitError, PluginError, UsageError, type_of
-from compatkit.hooks import HOOK_API, PROJECT, Registration
+from compatkit.hooks import HOOK_API, HOOK_VERSION, PROJECT, Registration
 from compatkit.plugins.implementations import (
     PREFIX,
     Implementation,
@@ -213,16 +213,17 @@ def owner_of(point: EntryPoint) -> Owner:
 
 
 def check_api(stated: object, owner: Owner) -> None:
-    """Compare ``compatkit_api`` (``1`` or ``">=1,<3"``) with this version of the hooks."""
+    """Compare ``compatkit_api`` (``1``, any minor version; or ``">=1.1,<3"``) with this version of the hooks."""
     try:
-        wanted = SpecifierSet(f"=={stated}" if type(stated) is int else stated)  # type: ignore[arg-type]
+        wanted = SpecifierSet(f"=={stated}.*" if type(stated) is int else stated)  # type: ignore[arg-type]
     except (InvalidSpecifier, TypeError):
         raise owner.error(
-            f"compatkit_api is {stated!r}; write compatkit_api = {HOOK_API}, or a range such as '>=1,<2'."
+            f"compatkit_api is {stated!r}; write compatkit_api = {HOOK_API}, or a range such as '>=1.1,<2'."
         ) from None
-    if not wanted.contains(str(HOOK_API)):
+    if not wanted.contains(HOOK_VERSION):
         raise owner.error(
-            f"it needs version {stated} of the hooks; this compatkit has version {HOOK_API}. Install versions that fit."
+            f"it needs version {stated} of the hooks; this compatkit has version {HOOK_VERSION}. Install versions that "
+            "fit."
         )
 
 
