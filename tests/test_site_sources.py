@@ -16,6 +16,7 @@ import hook_tables
 import pytest
 import recipe_tables
 import terms
+from docstring_code import fenced
 from docstrings import described
 from markdown import Markdown
 from markdown_text import code, escaped, table
@@ -273,3 +274,11 @@ def test_the_first_place_of_a_word_leads_to_the_glossary() -> None:
     glossary = rendered((DOCS / terms.GLOSSARY).read_text(encoding="utf-8"), words, terms.GLOSSARY)
     for term in terms.TERMS:
         assert glossary.count(f'<td id="{terms.anchor(term)}">') == 1
+
+
+def test_code_of_docstrings_is_fenced() -> None:
+    text = "Do it.\n\nExample::\n\n    def f():\n\n        return 1\n\nArgs:\n    x: As in::\n\n            f(1)\n"
+    first = "Do it.\n\n**Example**\n\n```python\ndef f():\n\n    return 1\n```\n"
+    assert fenced(text).startswith(first)
+    assert "    x: As in:\n\n    ```python\n    f(1)\n    ```\n" in fenced(text)
+    assert fenced("Plain: text.\n\n    indented") == "Plain: text.\n\n    indented"

@@ -14,6 +14,7 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "shared options": command_pages.shared,
     "commands": command_pages.page,
     "hooks": hook_tables.overview,
+    "ready limits": hook_tables.ready_limits,
     **recipe_tables.PARTS,
 }
 """What makes each part, by its name in a comment."""

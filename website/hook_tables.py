@@ -1,4 +1,4 @@
-"""Overview of the hooks: when each is called, what it does, and which side effects it may declare."""
+"""Tables for authors of plugins: the hooks with what they do and when, and the limits that settings may have."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from markdown_text import code, escaped, table
 
+from compatkit.foundation import limits
 from compatkit.hooks import EFFECTS, Registration, Training
 from compatkit.plugins.implementations import arguments_of
 from compatkit.plugins.plan import _STEP_EVENTS, EVENTS, ONCE
@@ -45,3 +46,9 @@ def called(name: str) -> str:
     return (
         "during the run" if event in EVENTS else "for checkpoints" if "state" in event else "when looked up"
     )
+
+
+def ready_limits() -> str:
+    """Return a table of the limits that ``compatkit.limits`` has ready."""
+    ready = {name: value for name, value in vars(limits).items() if isinstance(value, limits.Limit)}
+    return table(("ready", "takes"), [(code(name), escaped(str(value))) for name, value in ready.items()])

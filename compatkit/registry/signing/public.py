@@ -1,9 +1,11 @@
 """Keys and trust in Python, for ``Registry.maintenance.sign`` and ``require_signature=``.
 
-key = ck.signing.SigningKey.new("alice")
-public = key.save("alice.pem")
-registry.sign("digits/*", key)
-production = ck.Registry.open("parts", require_signature=public)
+Example::
+
+    key = ck.signing.SigningKey.new("alice")
+    public = key.save("alice.pem")
+    registry.maintenance.sign("digits/*", key)
+    production = ck.Registry.open("parts", require_signature=public)
 """
 
 from compatkit.registry.signing.checks import Accept, SignatureVerdict, require
