@@ -13,6 +13,7 @@ from compatkit.cli.images import NamedDataOptions, data_sets, recipe_option
 from compatkit.cli.options import Options, argument, batch_size_option, bn_policy_option, command, option
 from compatkit.cli.output import clean, counted, emit, first, news, paragraph, print_rich, progress, warn
 from compatkit.cli.roots import SignatureOptions, open_registry
+from compatkit.cli.workers import WorkerOptions
 from compatkit.components.bridges.ladder import Bridge, check_policy
 from compatkit.components.images import fitting_images
 from compatkit.components.loading import PartLoader
@@ -45,7 +46,7 @@ class ConditionOptions(Options):
     device: str = option("Device: cpu, cuda, ... or auto.", default="cpu")
 
 
-class MatrixOptions(ConditionOptions, NamedDataOptions, SignatureOptions):
+class MatrixOptions(ConditionOptions, WorkerOptions, NamedDataOptions, SignatureOptions):
     """Arguments and options of ``matrix``."""
 
     extractors: str = argument()
@@ -89,6 +90,8 @@ def matrix_command(options: MatrixOptions) -> int | None:
     Examples:
         # measure all pairs on the sets trained on, and write a page
         compatkit matrix 'digits/*.extractor' 'digits/*.head' --html matrix.html
+        # the same in two processes
+        compatkit matrix 'digits/*.extractor' 'digits/*.head' --workers 2
         # search recorded results, measure nothing
         compatkit matrix 'digits/*' 'digits/*' --where grade=compatible --fill none
     """
@@ -120,19 +123,22 @@ def matrix_command(options: MatrixOptions) -> int | None:
             progress=report,
             **options.only("fill", "where"),
             **options.values_of(ConditionOptions),
+            **options.values_of(WorkerOptions),
         )
     result = matrix if before is None else matrix.compare(before)
     for name, path in options.outputs().items():
         getattr(result, f"to_{name.removeprefix('--')}")(path)
     if options.names or options.recipe:
         _warn_stale(matrix)
+    code = 1 if matrix.settings["cells"].get("failed") else 0
     if options.json:
-        return emit(json.loads(result.to_json()))
+        return emit(json.loads(result.to_json()), code)
     if before is not None:
         click.echo(clean(str(result)))
     else:
         print_rich(matrix)
     _print_cells(matrix)
+    return code
 
 
 def _read_matrix(options: MatrixOptions) -> Matrix | None:
@@ -201,6 +207,8 @@ def _print_cells(matrix: Matrix) -> None:
     counts = matrix.settings["cells"]
     click.echo()
     text = f"{counts['taken']:,} taken from recorded results, {counts['measured']:,} measured now"
+    if counts.get("failed"):
+        text += f"; {counts['failed']:,} could not be measured"
     for state in ("stale", "missing"):
         if counts.get(state):
             text += f"; {counts[state]:,} {state}: --fill {state} measures {'it' if counts[state] == 1 else 'them'}"

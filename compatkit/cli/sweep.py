@@ -11,20 +11,16 @@ from compatkit.cli.images import DataOptions, named_options, offline
 from compatkit.cli.options import argument, command, option
 from compatkit.cli.output import clean, counted, emit, news, next_step, progress, warn
 from compatkit.cli.roots import destination
+from compatkit.cli.workers import WorkerOptions
 from compatkit.experiments.sweeps.records import RunRecord
 from compatkit.experiments.sweeps.results import SweepResult, accuracies
 
 
-class SweepOptions(DataOptions):
+class SweepOptions(WorkerOptions, DataOptions):
     """Arguments and options of ``sweep``."""
 
     recipe: Path = argument()
     resume: bool = option("Keep finished runs, and resume the others.")
-    launcher: str = option(
-        "sequential, process (here), ray (on a cluster), or a plugin's; auto: process if --workers is given.",
-        default="auto",
-    )
-    workers: int | None = option("Runs at a time, in processes or on a cluster.", min=1)
     out: Path | None = option(
         "Folder of records; default: REGISTRY-sweeps/RECIPE in the current folder.", metavar="DIR"
     )
@@ -51,7 +47,7 @@ def sweep_command(options: SweepOptions) -> int | None:
     news(f"{counted(len(sweep.runs), 'run')} of {sweep.file.name}: {varies}")
     try:
         with named_options(), offline(unless=options.download), progress("sweep") as report:
-            settings = options.only("out", "launcher", "workers", "resume")
+            settings = options.only("out", "resume") | options.values_of(WorkerOptions)
             outcome = sweep.run(root, progress=report, say=news, **settings)
     except KeyboardInterrupt:
         news("The same command with --resume goes on from here.")

@@ -181,6 +181,9 @@ class Comparing:
         bridges: Mapping[tuple[str, str], Bridge] | None = None,
         progress: Progress | None = None,
         record: bool = True,
+        workers: int | None = None,
+        launcher: str = "auto",
+        cluster: str | None = None,
     ) -> Matrix:
         """Return the accuracy of every extractor with every head, on the extractor's own test set.
 
@@ -211,15 +214,23 @@ class Comparing:
                 For heads with batch normalization only under ``"batch"`` or ``"reestimate"``.
             progress: Called with done, total and a description.
             record: Record the figures as evidence, for ``check`` to read.
+            workers: Number of processes that measure rows, or blocks of rows, at a time; None for this process alone.
+            launcher: ``"process"`` (on this machine), ``"ray"`` (on a cluster), ``"sequential"`` or a plugin's;
+                ``"auto"``: ``ray`` if ``cluster`` is given, processes if ``workers`` is. A cell that kills its process
+                twice, or cannot be measured, stays missing with the reason, and a warning.
+            cluster: Address of a cluster, such as ``"ray://head:10001"``; all of its machines must see the registry
+                at the same path.
 
         Raises:
             NotFound: A pattern matches nothing.
             UsageError: A setting, a filter or a bridge is invalid; a reference that is not a pattern has another kind.
+            EnvironmentFailure: A worker does not see the registry.
             DataError: ``data`` contains no test set for an extractor, or several; or its own cannot be loaded.
         """
         from compatkit.components.bridges.ladder import inserted
         from compatkit.components.matrices.filling import matrix
         from compatkit.evaluation.conditions import Conditions
+        from compatkit.plugins.launching import Launcher
 
         if not isinstance(adapters, Mapping | None):
             raise UsageError(
@@ -229,8 +240,14 @@ class Comparing:
         between = {**(adapters or {}), **({} if bridges is None else inserted(bridges, bn_policy))}
         between = {pair: chain for pair, chain in between.items() if chain}
         conditions = Conditions(bn_policy, batch_size, seed, precision, device)
+        launch = Launcher(launcher, workers, cluster)
+        if between and not launch.here:
+            raise UsageError(
+                "Pairs with adapters or bridges are measured in this process: leave workers=, launcher= and cluster= "
+                "out."
+            )
         result = matrix(
-            self.store, extractors, heads, data, conditions, where, fill, between, record, progress
+            self.store, extractors, heads, data, conditions, where, fill, between, record, progress, launch
         )
         if not bridges:
             return result

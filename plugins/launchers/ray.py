@@ -36,8 +36,12 @@ class Cluster:
     Registry, recipe, data sets and the sweep's folder must have the same paths on all machines.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, address: str | None = None) -> None:
         """Import ray.
+
+        Args:
+            address: Address of the cluster, such as ``"ray://head:10001"`` or ``"auto"``; None for the connected one,
+                that of ``RAY_ADDRESS``, or a new one on this machine.
 
         Raises:
             MissingDependency: It is not installed.
@@ -52,6 +56,7 @@ class Cluster:
                 subject="ray",
             ) from error
         self._ray: Any = ray
+        self._address = address
 
     def __call__(
         self, work: Callable[[str], str], jobs: Sequence[str], workers: int | None
@@ -69,6 +74,12 @@ class Cluster:
         started = not self._ray.is_initialized()
         if started:
             self._start(workers)
+        elif self._address not in (None, "auto", connected := self._ray.get_runtime_context().gcs_address):
+            raise EnvironmentFailure(
+                f"This program is connected to the cluster {connected}, not to {self._address}. Leave the address out, "
+                "or disconnect first (ray.shutdown()).",
+                subject=self._address,
+            )
         try:
             yield from self._answers(work, jobs, workers)
         finally:
@@ -77,12 +88,14 @@ class Cluster:
 
     def _start(self, workers: int | None) -> None:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        size = {} if os.environ.get("RAY_ADDRESS") or workers is None else {"num_cpus": workers}
+        address = self._address or os.environ.get("RAY_ADDRESS")
+        size: dict[str, Any] = {} if address or workers is None else {"num_cpus": workers}
+        dashboard = {} if address else {"include_dashboard": False}
         try:
-            self._ray.init(include_dashboard=False, log_to_driver=False, **size)
+            self._ray.init(address, log_to_driver=False, **dashboard, **size)
         except (ConnectionError, OSError, RuntimeError, ValueError) as error:
             raise EnvironmentFailure(
-                f"The cluster of RAY_ADDRESS={os.environ.get('RAY_ADDRESS', '')!r} cannot be reached: {error}"
+                f"The cluster {address or 'of this machine'} cannot be reached: {error}", subject=address
             ) from error
 
     def _answers(

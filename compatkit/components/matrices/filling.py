@@ -27,6 +27,7 @@ from compatkit.evaluation.conditions import Conditions, ImageFacts, Progress
 from compatkit.evaluation.prospect import Prospect, notes_of, prospect
 from compatkit.evaluation.records import keep
 from compatkit.foundation.limits import OneOf
+from compatkit.plugins.launching import Launcher
 from compatkit.registry.store import Store
 from compatkit.reports.matrix import Matrix
 
@@ -60,6 +61,7 @@ def matrix(
     adapters: Adapters,
     record: bool,
     progress: Progress | None,
+    launcher: Launcher,
 ) -> Matrix:
     """Return the accuracy of every extractor with every head; see ``Registry.matrix``."""
     if data is not None:
@@ -85,7 +87,10 @@ def matrix(
     )
     pairs = Pairs(lefts, rights, recorded, filters)
     if tests and (todo := pairs.wanted(fill)):
-        _measure(store, pairs, todo, bounds, tests, conditions, adapters, record, progress)
+        if launcher.here:
+            _measure(store, pairs, todo, bounds, tests, conditions, adapters, record, progress)
+        else:
+            _launch(store, pairs, todo, bounds, tests, conditions, adapters, record, progress, launcher)
     return pairs.matrix(conditions, fill)
 
 
@@ -108,6 +113,41 @@ def chosen(parts: PartLoader, wanted: str | Sequence[str], kind: str) -> list[Co
     return list(components.values())
 
 
+def _launch(
+    store: Store,
+    pairs: Pairs,
+    todo: Sequence[Pair],
+    bounds: Mapping[str, Component],
+    tests: Mapping[str, Split],
+    conditions: Conditions,
+    adapters: Adapters,
+    record: bool,
+    progress: Progress | None,
+    launcher: Launcher,
+) -> None:
+    """Measure pairs in other processes, which record the results; warn of cells that could not be measured."""
+    from compatkit.components.matrices.workers import measure_in_workers
+
+    lefts, rights, own = pairs.parts_of(todo, bounds)
+    differing = list[str]()
+
+    def take(cells: Sequence[Cell]) -> None:
+        differing.extend(filter(None, map(pairs.take, cells)))
+
+    lost, notes = measure_in_workers(
+        store, lefts, rights, todo, own, tests, conditions, record, launcher, take, progress
+    )
+    for note in notes:
+        warnings.warn(note, stacklevel=4)
+    for row in lost:
+        pairs.lose(row.extractor, row.heads, row.reason)
+        warnings.warn(
+            f"{row.extractor} was not measured with {', '.join(row.heads)}: {row.reason}", stacklevel=4
+        )
+    if differing:
+        _warn(differing)
+
+
 def _measure(
     store: Store,
     pairs: Pairs,
@@ -124,14 +164,7 @@ def _measure(
     from compatkit.training.precision import Precision
 
     device = Precision.choose(conditions.device, "float32", None).device
-    rows, columns = {left for left, _ in todo}, {right for _, right in todo}
-    lefts = [component for component in pairs.lefts if component.reference in rows]
-    rights = [component for component in pairs.rights if component.reference in columns]
-    own = {
-        component.reference: bounds[component.reference]
-        for component in lefts
-        if component.reference in bounds
-    }
+    lefts, rights, own = pairs.parts_of(todo, bounds)
     parts = {component.reference: component for component in (*lefts, *rights, *own.values())}
     for component in parts.values():
         _ = component.module  # find damaged parts before anything runs
@@ -181,6 +214,7 @@ class Pairs:
         filters: Filters of cells.
         cells: Cells by pair.
         done: Pairs measured by this call.
+        failed: Pairs that this call could not measure.
     """
 
     lefts: Sequence[Component]
@@ -189,6 +223,7 @@ class Pairs:
     filters: Sequence[Filter]
     cells: dict[Pair, Cell] = attrs.field(init=False, factory=dict)
     done: set[Pair] = attrs.field(init=False, factory=set)
+    failed: set[Pair] = attrs.field(init=False, factory=set)
 
     def __attrs_post_init__(self) -> None:
         detailed = len(self.lefts) * len(self.rights) <= DETAILED
@@ -207,6 +242,24 @@ class Pairs:
     def wanted(self, fill: str) -> list[Pair]:
         """Return the pairs to measure."""
         return [pair for pair, cell in self.cells.items() if cell.state in STATES[fill]]
+
+    def parts_of(
+        self, todo: Sequence[Pair], bounds: Mapping[str, Component]
+    ) -> tuple[list[Component], list[Component], dict[str, Component]]:
+        """Return the extractors and heads of some pairs, and the heads that give the bounds of these extractors."""
+        rows, columns = {left for left, _ in todo}, {right for _, right in todo}
+        lefts = [component for component in self.lefts if component.reference in rows]
+        rights = [component for component in self.rights if component.reference in columns]
+        names = [component.reference for component in lefts]
+        return lefts, rights, {name: bounds[name] for name in names if name in bounds}
+
+    def lose(self, extractor: str, heads: Sequence[str], reason: str) -> None:
+        """Note why missing cells could not be measured; stale ones keep their figures."""
+        for head in heads:
+            cell = self.cells[extractor, head]
+            self.failed.add((extractor, head))
+            if cell.state == "missing":
+                self.cells[extractor, head] = attrs.evolve(cell, reason=reason)
 
     def take(self, cell: Cell) -> str:
         """Store a new cell; return how it differs from one recorded under the same key, or empty."""
@@ -252,6 +305,7 @@ class Pairs:
         now = sum(cells[pair].state == "measured" for pair in self.done if pair in cells)
         counts = {"taken": states["measured"] - now, "measured": now}
         counts |= {name: states[name] for name in ("stale", "missing", "barred", "left-out") if states[name]}
+        counts |= {"failed": len(self.failed & cells.keys())} if self.failed else {}
         settings: dict[str, Any] = {
             "metric": f"{metric.METRIC} {metric.METRIC_VERSION}",
             "normalisation": conditions.bn_policy,

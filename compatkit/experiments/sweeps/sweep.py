@@ -22,12 +22,13 @@ from compatkit.experiments.recipes import Recipe, check, parse
 from compatkit.experiments.sweeps import records
 from compatkit.experiments.sweeps.axes import Axis, axes_of, names_of, set_values
 from compatkit.experiments.sweeps.jobs import DataCache, Job, separate_finished
-from compatkit.experiments.sweeps.launchers import Launcher, choose
+from compatkit.experiments.sweeps.launchers import run_records
 from compatkit.experiments.sweeps.records import SCHEMA, RunPlan, SweepNote
 from compatkit.experiments.sweeps.results import SweepResult, read_results
 from compatkit.foundation.addresses import local
 from compatkit.foundation.codec import digest, dumps, key_of
 from compatkit.plugins import RunPlugins
+from compatkit.plugins.launching import Launcher
 from compatkit.registry.disk import read as read_file
 from compatkit.registry.layout import MARKER
 from compatkit.registry.names import check_name
@@ -115,6 +116,7 @@ class Sweep:
         out: str | os.PathLike[str] | None = None,
         launcher: str = "auto",
         workers: int | None = None,
+        cluster: str | None = None,
         resume: bool = False,
         progress: Progress | None = None,
         say: Callable[[str], None] | None = None,
@@ -126,8 +128,9 @@ class Sweep:
                 missing.
             out: Folder of records and checkpoints; None for ``<registry>-sweeps/<recipe>`` in the current folder.
             launcher: ``"sequential"``, ``"process"`` (on this machine), ``"ray"`` (on a cluster), name of a plugin, or
-                ``"auto"``: processes if ``workers`` is given, else sequential.
+                ``"auto"``: ``ray`` if ``cluster`` is given, processes if ``workers`` is, else sequential.
             workers: Number of parallel runs; None for the launcher's default.
+            cluster: Address of a cluster, such as ``"ray://head:10001"``.
             resume: Whether to keep finished runs of an earlier call and resume the others from their checkpoints.
             progress: Callback with the number of finished runs, the number of all runs, and the current step.
             say: Callback with each message.
@@ -141,7 +144,7 @@ class Sweep:
             MissingDependency: The launcher's library is not installed.
         """
         say, progress = say or _silent, progress or _silent
-        launch = Launcher(choose(launcher, workers))
+        launch = Launcher(launcher, workers, cluster)
         root = root_of(registry, "registry")
         existing = Registry.open(root) if (root / MARKER).exists() else None
         if out is None:
@@ -165,7 +168,7 @@ class Sweep:
         records.write_note(folder, sweep_note)
 
         progress(len(finished), len(jobs), "")
-        for record in launch.records(remaining, cache, workers):
+        for record in run_records(launch, remaining, cache):
             finished[record.run] = record
             failed = sum(run.state == "failed" for run in finished.values())
             progress(len(finished), len(jobs), f"{failed} failed" if failed else "")
