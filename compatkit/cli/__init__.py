@@ -98,6 +98,7 @@ SECTIONS = {
     },
     "Experiments and setup": {
         "study": "List the studies of the papers, and run one by its number.",
+        "schema": "Print the JSON Schema of what a command prints with --json.",
         "doctor": "Look at installation, machine and registry, and say what to do.",
         "completion": "Print the script by which a shell completes commands and names.",
         "plugins": "List plugins with status, distribution, version and hooks.",

@@ -13,6 +13,7 @@ from typing import Any
 import attrs
 import fsspec
 import pytest
+from documented import check_document
 from small import quick, write_packs
 
 import compatkit as ck
@@ -76,6 +77,8 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
         with pytest.raises(SystemExit) as end:
             main([str(word) for word in words])
         out, err = capsys.readouterr()
+        if "--json" in words:
+            check_document([str(word) for word in words], out)
         return Result(int(end.value.code or 0), out, err)
 
     return call
