@@ -30,6 +30,7 @@ from compatkit.cli.command_line import (
     quiet_option,
     registry_option,
 )
+from compatkit.cli.examples import example_of
 from compatkit.cli.output import clean, emit, is_main_process, only_json, report_text, warn
 from compatkit.errors import CompatkitError, EnvironmentFailure, IncompatibleError, PolicyBroken, suggest
 from compatkit.foundation.credentials import redacted, remember
@@ -106,6 +107,27 @@ SECTIONS = {
 }
 """Commands by task, in the order of the list of commands, with what they do."""
 COMMANDS = {name: text for section in SECTIONS.values() for name, text in section.items()}
+OTHER_WORDS = {
+    "help": "--help",
+    "version": "--version",
+    "list": "ls",
+    "create": "init",
+    "new": "init",
+    "add": "publish",
+    "mv": "copy",
+    "rename": "copy",
+    "rm": "withdraw",
+    "delete": "withdraw",
+    "remove": "withdraw",
+    "evaluate": "matrix",
+    "measure": "matrix",
+    "compare": "check",
+    "download": "pull",
+    "upload": "push",
+    "history": "log",
+    "info": "show",
+}
+"""Commands by what other programs call them."""
 MODULES = {
     "import": "import_",
     "clone": "remote",
@@ -167,7 +189,9 @@ class LazyGroup(click.Group):
         """Find the command; suggest a similar name if it is unknown."""
         name = args[0] if args else ""
         if name and not name.startswith("-") and name not in COMMANDS:
-            hint = suggest(name, COMMANDS) or f" There are {', '.join(COMMANDS)}."
+            hint = OTHER_WORDS.get(name)
+            hint = f" Use `compatkit {hint}`." if hint else suggest(name, COMMANDS)
+            hint = hint or f" There are {', '.join(COMMANDS)}."
             raise click.UsageError(f"There is no command {name!r}.{hint}", ctx)
         return super().resolve_command(ctx, args)
 
@@ -274,8 +298,10 @@ def _failure(error: Exception, machine: bool) -> Failure:
         case click.ClickException():
             text = error.format_message().strip()
             text = text if text.endswith(("?", "!", "?)", ".)", ".")) else f"{text}."
-            context = error.ctx if isinstance(error, click.UsageError) and not machine else None
-            text += "" if context is None else f" See `{context.command_path} --help`."
+            context = error.ctx if isinstance(error, click.UsageError) else None
+            if isinstance(error, click.MissingParameter):
+                text += example_of(context)
+            text += "" if context is None or machine else f" See `{context.command_path} --help`."
             return Failure(text, "usage", error.exit_code)
         case CompatkitError():
             return _carrying(error, error.subject)

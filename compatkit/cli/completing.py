@@ -11,6 +11,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from compatkit.cli.command_line import command_line
+from compatkit.cli.examples import Group
 from compatkit.errors import EnvironmentFailure
 from compatkit.foundation.addresses import is_url, remote_name
 
@@ -167,11 +168,13 @@ def listed(kind: str) -> Source:
 
 
 def every_plugin(context: click.Context, incomplete: str) -> Iterable[str]:
-    """Return kinds and names of plugins."""
+    """Return kinds and names of plugins, and the commands that may stand in their place."""
     from compatkit.plugins.discovery import names as installed
     from compatkit.plugins.loading import KINDS
 
-    return [*KINDS, *sorted({name for kind in KINDS for name in installed(kind)})]
+    group = context.parent.command if context.parent is not None else None
+    commands = [*group.commands] if isinstance(group, Group) else []
+    return [*commands, *KINDS, *sorted({name for kind in KINDS for name in installed(kind)})]
 
 
 def data(context: click.Context, incomplete: str) -> Iterable[str | CompletionItem[str]]:

@@ -58,6 +58,12 @@ class Group(Command, click.Group):
         return super().parse_args(ctx, args)
 
 
+def example_of(context: click.Context | None) -> str:
+    """Return a sentence with the first example of a command, for messages; empty without one."""
+    command = None if context is None else context.command
+    return f" For example: `{next(iter(command.examples))}`." if isinstance(command, Command) else ""
+
+
 def divided(docstring: str | None) -> tuple[str, dict[str, str]]:
     """Return the help text of a docstring, and what each of its examples does by command line.
 

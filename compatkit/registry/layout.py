@@ -200,8 +200,10 @@ def locate(start: str | os.PathLike[str] | None) -> Path:
     for folder in (first.resolve(), *first.resolve().parents):
         if (folder / MARKER).is_file():
             return folder
+    below = next(iter(sorted(path.parent.name for path in first.glob(f"*/{MARKER}"))), None)
+    named = f"name one with --registry{'' if below is None else f', such as {below}, which is here'}."
     raise LayoutError(
         f"no registry: {VARIABLE} is not set, and neither {first.resolve()} nor a folder above has a "
-        f"{MARKER}. Create one with `compatkit init FOLDER`, or name one with --registry.",
+        f"{MARKER}. Create one with `compatkit init FOLDER`, or {named}",
         subject=first,
     )

@@ -88,6 +88,7 @@ def offered(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
         ("compatkit search --model resnet1", ["resnet18"]),
         ("compatkit study run 0.10", ["0.10"]),
         ("compatkit plugins orthog", ["orthogonality"]),
+        ("compatkit plugins new", ["new"]),
         ("compatkit bridge a b --rungs direct,proc", ["direct,procrustes"]),
         ("compatkit export a b --format safe", ["safetensors"]),
         ("compatkit train ", ["[file]"]),
