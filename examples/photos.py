@@ -1,9 +1,9 @@
 """Create two folders of photos for the guide: JPEGs of mixed sizes around 224 pixels, from the CIFAR-10 pack.
 
-    python examples/photos.py photos --data-root DIR
+    python examples/photos.py photos --data-root DIR --classes airplane,automobile,frog,horse
 
-``photos/studio`` and ``photos/phone`` contain different images of the same ten classes; photos of the phone are darker,
-blurred, and have another hue.
+``photos/studio`` and ``photos/phone`` contain different images of the same classes, all ten without ``--classes``;
+photos of the phone are darker, blurred, and have another hue.
 """
 
 from __future__ import annotations
@@ -36,8 +36,12 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--data-root", default=None, help="folder of the CIFAR-10 pack")
     parser.add_argument("--train", type=int, default=4000, help="training photos of each folder")
+    parser.add_argument("--classes", default=None, help="names of some classes, separated by commas")
     options = parser.parse_args()
-    studio, phone = ck.data.load("cifar10", root=options.data_root).halves()
+    data = ck.data.load("cifar10", root=options.data_root)
+    if options.classes:
+        data = data.of_classes(options.classes.split(","))
+    studio, phone = data.halves()
     shifted = phone.shifted(hue=0.1, brightness=0.8, blur=0.5)
     for name, data in (("studio", studio), ("phone", shifted)):
         subset = data.subset(options.train, options.train // 4, seed=0)

@@ -1,6 +1,6 @@
 """Methods of fine-tuning: what does each gain over plain fine-tuning on few images?
 
-Papers: those of the regularizers, see ``docs/how_to/transferability.md``; strengths are those of their public code.
+Papers: those of the regularizers, see ``docs/how_to/fine_tuning.md``; strengths are those of their public code.
     None of their figures is repeated here.
 Here: the arms differ in the method alone; steps, rate and images are the same, without weight decay. ``fixed`` and
     ``two-layer`` train nothing but their heads, one layer or two; batch normalization takes the target's statistics.

@@ -40,14 +40,14 @@ ELSEWHERE = {
     "examples/third_party/README.md": "tests/test_third_party.py",
 }
 """Pages whose blocks run as scripts, and the tests that run them."""
-REMOTES = "docs/reference/remotes.md"
+SHARING, TRANSFERS = "docs/how_to/sharing.md", "docs/explanation/transfers.md"
 NEEDS = {
     "import mlflow": "mlflow is no dependency; tests/test_plugin_page.py runs the block where it is installed",
     "import wandb": "wandb is no dependency; tests/test_plugin_page.py runs the block where it is installed",
 }
 """How blocks begin that cannot run here, and why; comments and blank lines before it do not count."""
 SMALLER = {
-    "docs/reference/data.md": {"num_workers=4": "num_workers=1"},
+    "docs/how_to/loaders.md": {"num_workers=4": "num_workers=1"},
     "docs/how_to/distributed.md": {"batch_size=512": "batch_size=64"},
     "docs/first_hour/photos.md": {"batch_size=64": "batch_size=8", "size=128": "size=64"},
     "docs/how_to/random_labels.md": {
@@ -61,7 +61,7 @@ SMALLER = {
         'seeds=5, data="DIR"': 'seeds=1, data="packs", arms=["none"], changes={"steps": 2, "train": 100, "test": 100}'
     },
     "docs/how_to/sweeps.md": {"workers=2": 'launcher="sequential"'},
-    "docs/how_to/transferability.md": {
+    "docs/explanation/transferability.md": {
         "train=300": "train=80",
         "count=20": "count=1, block=1, most=4",
         '("loss_landscape")\n': '("loss_landscape", points=3)\n',
@@ -208,7 +208,7 @@ def here(world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize(
     "page",
-    [page for page in WITH_PYTHON if repository_path(page) not in (*ELSEWHERE, REMOTES)],
+    [page for page in WITH_PYTHON if repository_path(page) not in (*ELSEWHERE, SHARING, TRANSFERS)],
     ids=repository_path,
 )
 def test_the_blocks_of_a_page_run(page: Path, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,11 +228,12 @@ def test_the_blocks_about_remotes_run(endpoint: str, here: Path, monkeypatch: py
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     key = (here / "keys" / "release.pub").read_bytes()
     ck.signing.Folder.of_user().trust(ck.signing.PublicKey.from_bytes(key, what="release.pub"))
-    first, second = blocks(REPOSITORY / REMOTES, "python")
+    (first,) = blocks(REPOSITORY / SHARING, "python")
+    (second,) = blocks(REPOSITORY / TRANSFERS, "python")
     assert "http://127.0.0.1:9000" in first.text
-    exec(compile(first.placed().replace("http://127.0.0.1:9000", endpoint), REMOTES, "exec"), {})
+    exec(compile(first.placed().replace("http://127.0.0.1:9000", endpoint), SHARING, "exec"), {})
     shutil.rmtree(here / "mine")
-    exec(compile(second.placed(), REMOTES, "exec"), {})
+    exec(compile(second.placed(), TRANSFERS, "exec"), {})
 
 
 def small(page: Path, block: Block) -> str:

@@ -24,7 +24,7 @@ from compatkit.registry.maintenance.gc import plan
 from compatkit.registry.policies import Images, Policy
 from compatkit.registry.store import Store
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "registry.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "how_to" / "maintain.md"
 Wanted = Callable[[str], bool]
 
 
