@@ -59,6 +59,7 @@ from compatkit.reports.matrix import Matrix as Matrix
 from compatkit.reports.verdicts import Verdicts as Verdicts
 from compatkit.reports.verdicts import check_all as check_all
 from compatkit.training import testing as testing
+from compatkit.training.averaged_network import AveragedNetwork as AveragedNetwork
 from compatkit.training.ending import Evaluation as Evaluation
 from compatkit.training.evaluating import EarlyStopping as EarlyStopping
 from compatkit.training.fit import Fit as Fit

@@ -55,6 +55,7 @@ EXERCISED = {
     "compatkit_task": ("task", "seed"),
     "compatkit_set_up": ("setup",),
     "compatkit_pretrain": ("setup", "pretraining"),
+    "compatkit_sampler": ("task", "epoch", "order"),
     "compatkit_views": ("step", "batch"),
     "compatkit_further_views": ("images",),
     "compatkit_sample_losses": ("step", "losses"),

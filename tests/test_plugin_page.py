@@ -35,6 +35,7 @@ GIVEN: dict[str, type] = {
     "batch": ck.Batch,
     "task state": ck.TaskState,
     "auxiliary head": ck.AuxiliaryHead,
+    "averaged network": ck.AveragedNetwork,
     "pretraining": ck.Pretraining,
     "layer call": ck.LayerCall,
 }

@@ -293,6 +293,28 @@ class Training:
         raise NotImplementedError
 
     @hookspec
+    def compatkit_sampler(self, task: TaskLike, epoch: int, order: Tensor) -> Tensor:
+        """Return the positions of the training images of a task's epoch; called before its first step.
+
+        Example::
+
+            @hookimpl
+            def compatkit_sampler(self, task, epoch, order):
+                rng = self.setup.rng("mine", task.name, epoch)
+                return torch.multinomial(self.weights, len(order), replacement=True, generator=rng)
+
+        Args:
+            task: The task.
+            epoch: Number of the epoch, from 0.
+            order: All positions in random order, int64 ``(images,)``, or the result of an earlier plugin.
+
+        Returns:
+            Whole numbers ``(n,)``, at least as many as the epoch's batches take; further ones are left out. Positions
+            may be repeated.
+        """
+        raise NotImplementedError
+
+    @hookspec
     def compatkit_views(self, step: StepLike, batch: Batch) -> Batch:
         """Return a new batch to replace ``batch`` (augmentation, other labels); never modify ``batch``.
 

@@ -68,6 +68,7 @@ class RunInfo:
         batch_size: Images of a step, on all processes together.
         accumulate: Micro-batches of a step.
         evaluate_every: Steps between evaluations; None without evaluations.
+        ema: Decay of the moving averages; None without averages.
         device: Device of the run, such as ``"cpu"`` or ``"cuda:0"``.
     """
 
@@ -79,6 +80,7 @@ class RunInfo:
     batch_size: int
     accumulate: int
     evaluate_every: int | None
+    ema: float | None
     device: str
 
 
@@ -166,6 +168,7 @@ class SetUpLike(Protocol):
         optimizer_options: Mapping[str, Any] | None = None,
         schedule: Any = None,
     ) -> nn.Module: ...
+    def averaged(self, task: Any, *, statistics: Any = "batch") -> Callable[[Tensor], Tensor]: ...
     def build(self, blueprint: Blueprint, *key: str | int) -> nn.Module: ...
     def initialize(
         self, task: Any, *stream: str | int, seed: int | None = None, class_layer: bool = True

@@ -31,7 +31,7 @@ _STEP_EVENTS = (
     *("combine_gradients", "after_backward", "after_step"),
 )
 EVENTS = (
-    *("task", "set_up", "pretrain", *_STEP_EVENTS),
+    *("task", "set_up", "pretrain", "sampler", *_STEP_EVENTS),
     *("after_epoch", "after_evaluation", "finish", "teardown"),
 )
 """Events of a run, in their order; each is a field of RunPlugins, and ``compatkit_<event>`` is its hook."""
@@ -90,6 +90,7 @@ class RunPlugins:
     task: tuple[Bound, ...]
     set_up: tuple[Bound, ...]
     pretrain: tuple[Bound, ...]
+    sampler: tuple[Bound, ...]
     views: tuple[Bound, ...]
     further_views: tuple[Bound, ...]
     sample_losses: tuple[Bound, ...]

@@ -34,6 +34,8 @@ NOTE_KEYS = ("step", "history", "evaluations", "stopping", "pretraining", "waiti
 stopping, reports of pretraining, steps of losses that are in no row yet, and whether the run is complete."""
 CHANGES = "augment_changes"
 """Key in checkpoints and manifests for changes of augmentation during a run."""
+EPOCHS = "epochs"
+"""Key in checkpoints for the epoch of each task, if plugins chose its images."""
 STOP = "stop"
 """Key in checkpoints for the reason for which a plugin ended the run, or None."""
 _AUGMENT = re.compile(r"tasks\[(\d+)\]\.(augment|crops_from)\b")
@@ -143,7 +145,7 @@ def load(
         run: Manifest of the new run, which must equal the stored one.
 
     Returns:
-        JSON values by the names in ``NOTE_KEYS``, ``CHANGES`` and ``STOP``, and all stored tensors by name.
+        JSON values by the names in ``NOTE_KEYS``, ``CHANGES``, ``STOP`` and ``EPOCHS``, and all stored tensors by name.
 
     Raises:
         FormatError: The file is not a checkpoint.
@@ -178,7 +180,8 @@ def load(
         instance, name = key.split("/", 1)
         states.setdefault(instance, {})[name] = value
     loop.plugins.load_states(states)
-    values = {**{name: note[name] for name in NOTE_KEYS}, CHANGES: changes, STOP: note.get(STOP)}
+    values = {**{name: note[name] for name in NOTE_KEYS}, CHANGES: changes}
+    values |= {STOP: note.get(STOP), EPOCHS: note.get(EPOCHS, {})}
     return values, stored
 
 

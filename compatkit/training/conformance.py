@@ -41,6 +41,7 @@ SETTINGS: dict[str, Any] = {
     "execution": "eager",
     "progress": False,
     "log_every": 1,
+    "ema": 0.5,  # for plugins with setup.averaged
     "optimizer": "sgd",  # Adam's first steps turn differences in the last bit into full steps
 }
 

@@ -252,7 +252,13 @@ def fastest(loop: Loop) -> Execution:
     plugins = loop.plugins
     for bound in plugins.combine_gradients:
         return Execution("eager", f"the plugin {bound.instance!r} combines the gradients of single losses")
-    called = (*plugins.views, *plugins.sample_losses, *plugins.losses, *plugins.after_backward)
+    called = (
+        *plugins.sampler,
+        *plugins.views,
+        *plugins.sample_losses,
+        *plugins.losses,
+        *plugins.after_backward,
+    )
     for bound in called:
         if bound.effect == "host":
             reason = f"a trial would call the plugin {bound.instance!r}, whose effect is 'host'"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import combinations
 
-from compatkit.errors import PluginError
+from compatkit.errors import PluginError, UsageError
 from compatkit.plugins import RunPlugins
 from compatkit.training.task import Task
 
@@ -20,7 +20,16 @@ def check_hooks(plugins: RunPlugins, tasks: Sequence[Task]) -> None:
     Raises:
         PluginError: A plugin changes losses of the tasks, and no task has one; or two plugins combine gradients in the
             same steps.
+        UsageError: A plugin chooses the images of a task with a loader.
     """
+    for bound in plugins.sampler:
+        for task in tasks:
+            if task.loader is not None:
+                raise UsageError(
+                    f"The plugin {bound.instance!r} chooses the images of each epoch (compatkit_sampler), and task "
+                    f"{task.name!r} has a loader, which chooses them itself. Leave one of them out.",
+                    subject=task.name,
+                )
     if plugins.sample_losses and not any(task.supervised and task.own_head for task in tasks):
         name = plugins.sample_losses[0].instance
         raise PluginError(

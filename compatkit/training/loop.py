@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 
@@ -91,7 +91,9 @@ class Loop:
             for name, state in setup.tasks.items()
         }
         if settings.ema is not None:
-            self.averages = Averages.of(settings.ema, settings.ema_warmup, setup.owners, setup.tasks)
+            self.averages = setup.averages = Averages.of(
+                settings.ema, settings.ema_warmup, setup.owners, setup.tasks
+            )
         self.zero_grad()  # gradients left by hooks before the first step
         if self.world.size > 1:
             self.all_reduce = GradientAllReduce(setup.owners, setup.tasks, self.world)
@@ -115,6 +117,24 @@ class Loop:
         """
         for task_loop in self.task_loops.values():
             task_loop.source.resume_at(number)
+
+    def forget_orders(self) -> None:
+        """Drop drawn orders of images and fetched batches."""
+        for task_loop in self.task_loops.values():
+            task_loop.source.forget()
+
+    def drawn_orders(self) -> dict[str, tuple[int, Tensor]]:
+        """Return the number of the current epoch and its order of images, by task that has begun one."""
+        orders = {name: task_loop.source.order for name, task_loop in self.task_loops.items()}
+        drawn = {name: order.drawn for name, order in orders.items() if order is not None}
+        return {name: order for name, order in drawn.items() if order is not None}
+
+    def restore_orders(self, drawn: Mapping[str, tuple[int, Tensor]]) -> None:
+        """Restore the result of ``drawn_orders``."""
+        for name, (epoch, order) in drawn.items():
+            sampler = self.task_loops[name].source.order
+            if sampler is not None:
+                sampler.restore(epoch, order)
 
     @contextmanager
     def restored(self) -> Iterator[None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import attrs
 import torch
@@ -16,11 +16,13 @@ from compatkit.contracts.contract import Blueprint, Label
 from compatkit.contracts.labels import common
 from compatkit.errors import CutError, UnknownName, UsageError, type_of
 from compatkit.foundation.codec import dumps
+from compatkit.foundation.limits import OneOf
 from compatkit.hooks import RunInfo
 from compatkit.registry.names import check_name
 from compatkit.registry.weights.tensorchecks import check_values
+from compatkit.training.averaged_network import AveragedNetwork
 from compatkit.training.layer_recording import Recorder
-from compatkit.training.optim import Schedule
+from compatkit.training.optim import Averages, Schedule
 from compatkit.training.precision import Precision
 from compatkit.training.randomness import generator, seed_of
 from compatkit.training.task_state import EXTRACTOR, HEAD, AuxiliaryHead, ReleasedExtractor, TaskState
@@ -28,6 +30,7 @@ from compatkit.training.task_state import EXTRACTOR, HEAD, AuxiliaryHead, Releas
 MIN_CLASSES = 2
 """Number of classes of a classification head at least."""
 SIDES = ("extractor", "head")
+STATISTICS = OneOf(("batch", "stored"))
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
 
 
@@ -50,6 +53,7 @@ class SetUp:
         released: Extractor passed in with ``frozen=``, or None.
         compared: Whether a regularizer of this run uses the released extractor.
         optimizers: Settings of the optimizers of plugins' modules that differ from the trainer's, by owner.
+        averages: Moving averages of the trained modules, once the loop is made, or None.
         run: Steps, batch size, name, folder and device of the run, and whether it is dry.
     """
 
@@ -67,6 +71,7 @@ class SetUp:
     released: ReleasedExtractor | None = None
     compared: bool = False
     optimizers: dict[str, dict[str, Any]] = attrs.field(factory=dict)
+    averages: Averages | None = None
     run: RunInfo = attrs.field(kw_only=True)
 
     def rng(self, *key: str | int) -> torch.Generator:
@@ -185,6 +190,34 @@ class SetUp:
     def _drawn(self, blueprint: Blueprint, *key: str | int) -> nn.Module:
         """Return a module with initial weights of the stream ``key``, on the run's device."""
         return self.precision.place(build(blueprint, seed=seed_of(self.seed, "initial", *key)))
+
+    def averaged(
+        self, task: TaskState, *, statistics: Literal["batch", "stored"] = "batch"
+    ) -> AveragedNetwork:
+        """Return the moving averages of a task's network, to run in the hooks of steps.
+
+        Args:
+            task: State of the task.
+            statistics: Batch normalization: ``"batch"`` or ``"stored"``; see ``AveragedNetwork``.
+
+        Raises:
+            UsageError: The run has no averages.
+        """
+        STATISTICS.check("averaged", statistics=statistics)
+        if self.run.ema is None:
+            who = f"{self.instance}: " if self.instance else ""
+            raise UsageError(
+                f"{who}the run has no moving averages of its weights. Train with Trainer(ema=0.999), or with "
+                "ema = 0.999 in [trainer] of a recipe.",
+                subject="ema",
+            )
+
+        def values() -> Mapping[str, Mapping[str, Tensor]]:
+            if self.averages is None:
+                raise UsageError("Averages can be run in the hooks of steps, not in compatkit_set_up.")
+            return self.averages.values
+
+        return AveragedNetwork(task, statistics, values)
 
     def record_layers(self, task: TaskState, names: Iterable[str]) -> None:
         """Request inputs and outputs of layers of a task's network, as ``step.layers`` in ``compatkit_losses``.

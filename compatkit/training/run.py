@@ -50,6 +50,8 @@ def run(prepared: PreparedRun) -> Fit:
     """
     state, loop = TrainingRun.of(prepared), prepared.loop
     settings, setup, first = loop.settings, loop.setup, loop.world.first
+    if loop.plugins.sampler:
+        loop.forget_orders()  # of trials; what plugins choose may depend on their state
     done, shown = state.resume(), first and settings.progress and not is_silent()
     if done < settings.steps:
         for task_loop in loop.task_loops.values():
@@ -142,6 +144,9 @@ class TrainingRun:
         self.history.rows, self.evaluations = note["history"], note["evaluations"]
         self._saved_steps = note["step"]
         waiting = checkpoints.with_prefix("waiting/", tensors)
+        orders = checkpoints.with_prefix("order/", tensors)
+        epochs = note[checkpoints.EPOCHS]
+        self.loop.restore_orders({task: (epoch, orders[task]) for task, epoch in epochs.items()})
         self.history.restore(waiting, note["waiting"], self.loop.setup.precision.device)
         if self.stopper is not None and note["stopping"] is not None:
             self.stopper.load(
@@ -332,6 +337,10 @@ class TrainingRun:
             checkpoints.STOP: self.stop,
         }
         tensors = {f"waiting/{name}": value for name, value in waiting.items()}
+        if self.loop.plugins.sampler:
+            drawn = self.loop.drawn_orders()
+            note[checkpoints.EPOCHS] = {task: epoch for task, (epoch, _) in drawn.items()}
+            tensors |= {f"order/{task}": order for task, (_, order) in drawn.items()}
         if stopper is not None:
             tensors |= {f"best/{name}": value for name, value in stopper.weights.items()}
         self.history.check(done)  # reports a loss or image that is not finite before weights that are not

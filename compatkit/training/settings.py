@@ -208,7 +208,7 @@ class Settings:
         return stated
 
 
-_TOLD = ("seed", "steps", "batch_size", "accumulate", "evaluate_every")
+_TOLD = ("seed", "steps", "batch_size", "accumulate", "evaluate_every", "ema")
 
 
 def plan_key(name: str) -> str:

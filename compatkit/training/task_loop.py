@@ -15,6 +15,7 @@ from compatkit.errors import PluginError, UsageError
 from compatkit.hooks import Batch
 from compatkit.plugins import RunPlugins
 from compatkit.plugins.calls import Bound, after_chain, views_chain
+from compatkit.training.batches.chosen_order import ChosenOrder
 from compatkit.training.batches.sources import BatchSource
 from compatkit.training.distributed import World
 from compatkit.training.execution import Captured
@@ -123,7 +124,10 @@ class TaskLoop:
                 "(requires_grad is False).",
                 subject=name,
             )
-        source = settings.image_placement.source(task, setup.seed, size, precision, world.share(size))
+        choose = None
+        if plugins.sampler:
+            choose = ChosenOrder(plugins.sampler, task, setup.seed, precision.device, world)
+        source = settings.image_placement.source(task, setup.seed, size, precision, world.share(size), choose)
         recorder, passes = setup.recorders.get(name), SEPARATE
         if recorder is not None:
             recorder.dry_run((len(task.data.mean), *task.data.size), precision)

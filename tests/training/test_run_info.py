@@ -28,7 +28,14 @@ def listening(told: list[ck.RunInfo]) -> dict[str, Any]:
 
 def test_a_fit_tells_its_settings(tmp_path: Path) -> None:
     told: list[ck.RunInfo] = []
-    settings: dict[str, Any] = {"steps": 2, "seed": 5, "batch_size": 8, "accumulate": 2, "device": "cpu"}
+    settings: dict[str, Any] = {
+        "steps": 2,
+        "seed": 5,
+        "batch_size": 8,
+        "accumulate": 2,
+        "device": "cpu",
+        "ema": 0.5,
+    }
     settings |= {"evaluate_every": 2, "evaluate_on": "test"}
     factories = listening(told)
     quick(**settings).fit([TASK], ["listens"], factories=factories)

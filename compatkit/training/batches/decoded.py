@@ -79,6 +79,7 @@ class Decoded:
 
     Attributes:
         batches_per_epoch: Number of batches per epoch.
+        order: Which images make a batch.
         shrinks: Whether images are scaled down, as for evaluation, before they are augmented.
     """
 
@@ -106,7 +107,7 @@ class Decoded:
             steps: Steps of the run; nothing is decoded ahead of its end.
         """
         self.batches_per_epoch = order.batches_per_epoch
-        self._order, self._data, self._augmentation = order, data, augmentation
+        self.order, self._data, self._augmentation = order, data, augmentation
         self._precision, self._workers = precision, workers
         converted = fitting(examples, data) if augmentation.fitted else examples.converted(data.channels)
         self.shrinks = cache == "on" and examples.lazy and not augmentation.fitted
@@ -132,7 +133,8 @@ class Decoded:
             DataError: An image is damaged or gone.
             EnvironmentFailure: One cannot be read.
         """
-        if step != self._step or self._upcoming is None or step == self._stop:
+        chosen = self.order.choose is not None and step % self.batches_per_epoch == 0
+        if step != self._step or self._upcoming is None or step == self._stop or chosen:
             self.close()
             self._upcoming = self._begin(step)
         stacked = next(self._upcoming)
@@ -140,22 +142,22 @@ class Decoded:
         if isinstance(stacked, CompatkitError):
             raise stacked
         device = torch.device(self._precision.device)
-        index = self._order.at(step)
+        index = self.order.at(step)
         if device.type == "cuda":
             stacked, index = stacked.pin_memory(), index.pin_memory()
         planes = stacked.to(device, non_blocking=True).permute(0, 3, 1, 2)
         pixels = normalize(planes.contiguous(memory_format=self._precision.memory_format), self._data)
         if self._augmentation.erasing is not None:
-            epoch, _ = self._order.locate(step)
+            epoch, _ = self.order.locate(step)
             for image, position in zip(pixels, index.tolist(), strict=True):  # each is changed in place
-                with seeded(seed_of(self._order.seed, "erase", self._order.task, epoch, position)):
+                with seeded(seed_of(self.order.seed, "erase", self.order.task, epoch, position)):
                     self._augmentation.erasing(image)
         labels = self._labels[index].to(device, non_blocking=True)
         return Batch(pixels, labels, index.to(device, non_blocking=True))
 
     def ends_epoch(self, step: int) -> bool:
         """See ``BatchSource``."""
-        return self._order.ends_epoch(step)
+        return self.order.ends_epoch(step)
 
     def resume_at(self, step: int) -> None:
         """See ``BatchSource``; nothing to do."""
@@ -165,7 +167,12 @@ class Decoded:
         where = f"{self._workers} worker processes" if self._workers else "this process"
         once = f", decoded once into {folder()}" if self._caches else ""
         augmented = f"decoded and augmented ({self._augmentation.description})"
-        return f"{self._order.count:,} images, {augmented} by {where}{once}"
+        return f"{self.order.count:,} images, {augmented} by {where}{once}"
+
+    def forget(self) -> None:
+        """See ``BatchSource``."""
+        self.close()
+        self.order.restore(-1, torch.empty(0, dtype=torch.int64))
 
     def get_ready(self) -> None:
         """See ``BatchSource``: decode all images into the cache folder, if they are cached."""
@@ -179,9 +186,12 @@ class Decoded:
     def _begin(self, step: int) -> Iterator[Tensor | CompatkitError]:
         self.get_ready()
         steps = range(step, self._stop) if step < self._stop else count(step)
+        if self.order.choose is not None:  # plugins are called here, and choose the next epoch when it begins
+            self.order.epoch(self.order.locate(step)[0])
+            steps = range(step, self.order.last_step(step) + 1)
         loader = DataLoader(
             self._images,
-            batch_sampler=_Steps(copy.copy(self._order), steps),  # type: ignore[arg-type]
+            batch_sampler=_Steps(copy.copy(self.order), steps),  # type: ignore[arg-type]
             num_workers=self._workers,
             collate_fn=_joined,
             prefetch_factor=AHEAD if self._workers else None,

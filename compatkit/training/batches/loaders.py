@@ -124,7 +124,12 @@ class Streamed:
     Images are bytes, normalized here, or floating-point numbers that are normalized already. An incomplete batch
     ends a pass. The next batch is fetched along with each, to know where a pass ends. With several processes, each
     iterates over a loader of its own and takes a share of every batch.
+
+    Attributes:
+        order: None: the loader decides.
     """
+
+    order: None = None
 
     def __init__(
         self,
@@ -327,6 +332,10 @@ class Streamed:
         if reason is not None:
             resuming = f"a run cannot resume in the middle of a pass, because {reason}"
         return f"a {type(self._loader).__name__}, batch by batch: {resuming}"
+
+    def forget(self) -> None:
+        """See ``BatchSource``."""
+        self.close()
 
     def get_ready(self) -> None:
         """See ``BatchSource``; nothing to do."""

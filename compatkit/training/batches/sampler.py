@@ -16,26 +16,41 @@ from torch import Tensor
 from compatkit.errors import DataError, UsageError
 from compatkit.training.randomness import generator
 
+Choose = Callable[[int, int, Tensor, int], Tensor]
+"""Maps an epoch, its first step, a permutation and the number of needed indices to indices: plugins' samplers."""
+
 
 class Sampler:
-    """The mini-batches of one task: one permutation per epoch, drawn from (seed, task, epoch).
+    """The mini-batches of one task: one permutation per epoch, drawn from (seed, task, epoch), or what plugins choose.
+
+    What plugins choose may depend on their state, so it is drawn when the epoch begins, and sources do not fetch ahead
+    of its end.
 
     An incomplete batch at the end of an epoch is dropped, so that shapes stay fixed.
 
     Attributes:
+        choose: Function that replaces a permutation, or None.
         batches_per_epoch: Number of batches per epoch.
         share: Slice of each batch that this process takes; all of it in a single process.
         local_batch_size: Number of images that this process takes from each batch.
     """
 
-    def __init__(self, count: int, batch_size: int, seed: int, task: str, share: slice = slice(None)) -> None:
+    def __init__(
+        self,
+        count: int,
+        batch_size: int,
+        seed: int,
+        task: str,
+        share: slice = slice(None),
+        choose: Choose | None = None,
+    ) -> None:
         if count < batch_size:
             raise DataError(
                 f"Task {task!r} has {count} training images, fewer than a batch of {batch_size}; "
                 f"set batch_size to {count} or less."
             )
         self.count, self.batch_size, self.seed, self.task = count, batch_size, seed, task
-        self.batches_per_epoch, self.share = count // batch_size, share
+        self.batches_per_epoch, self.share, self.choose = count // batch_size, share, choose
         self._first, stop, _ = share.indices(batch_size)
         self.local_batch_size = stop - self._first
         self._epoch = -1
@@ -49,11 +64,32 @@ class Sampler:
         """
         if number != self._epoch:
             rng = generator(self.seed, "order", self.task, number)
-            self._permutation = torch.randperm(self.count, generator=rng)[
-                : self.batches_per_epoch * self.batch_size
-            ]
-            self._epoch = number
+            order, needed = (
+                torch.randperm(self.count, generator=rng),
+                self.batches_per_epoch * self.batch_size,
+            )
+            if self.choose is not None:
+                order = self.choose(number, number * self.batches_per_epoch, order, needed)
+            self._epoch, self._permutation = number, order[:needed]
         return self._permutation
+
+    @property
+    def drawn(self) -> tuple[int, Tensor] | None:
+        """Number and image indices of the last epoch that was drawn, or None."""
+        return None if self._epoch < 0 else (self._epoch, self._permutation)
+
+    def restore(self, epoch: int, permutation: Tensor) -> None:
+        """Set the image indices of an epoch, the result of ``drawn``.
+
+        Args:
+            epoch: Number of the epoch.
+            permutation: Its image indices, int64.
+        """
+        self._epoch, self._permutation = epoch, permutation
+
+    def last_step(self, step: int) -> int:
+        """Return the last step of the epoch of a step."""
+        return (step // self.batches_per_epoch + 1) * self.batches_per_epoch - 1
 
     def locate(self, step: int) -> tuple[int, slice]:
         """Return the epoch of a step, and the slice of it that this process takes as its part of the batch."""

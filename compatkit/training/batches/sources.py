@@ -14,7 +14,7 @@ from compatkit.foundation.threads import processors
 from compatkit.hooks import Batch
 from compatkit.training.batches.decoded import Cache, Decoded
 from compatkit.training.batches.loaders import Streamed, loader_of
-from compatkit.training.batches.sampler import Augmentation, Sampler, ViewFunction
+from compatkit.training.batches.sampler import Augmentation, Choose, Sampler, ViewFunction
 from compatkit.training.batches.stored import Prefetched, Resident
 from compatkit.training.out_of_memory import is_out_of_memory
 from compatkit.training.precision import Precision
@@ -29,7 +29,13 @@ class BatchSource(Protocol):
 
     Attributes:
         batches_per_epoch: Batches of a pass through the data; None if unknown.
+        order: Which images make a batch; None for a loader.
     """
+
+    @property
+    def order(self) -> Sampler | None:
+        """See the class."""
+        ...
 
     @property
     def batches_per_epoch(self) -> int | None:
@@ -54,6 +60,10 @@ class BatchSource(Protocol):
         Raises:
             TrainingError: The batches from there on cannot be guaranteed to be those of an uninterrupted run.
         """
+        ...
+
+    def forget(self) -> None:
+        """Drop what was drawn and fetched, so that the next batch is made anew."""
         ...
 
     def describe(self) -> str:
@@ -88,7 +98,13 @@ class ImagePlacement:
     steps: int = 0
 
     def source(
-        self, state: TaskState, seed: int, batch_size: int, precision: Precision, share: slice = slice(None)
+        self,
+        state: TaskState,
+        seed: int,
+        batch_size: int,
+        precision: Precision,
+        share: slice = slice(None),
+        choose: Choose | None = None,
     ) -> BatchSource:
         """Return the source of a task's batches, or of a share of each batch.
 
@@ -98,6 +114,7 @@ class ImagePlacement:
             batch_size: Images of a step, on all processes.
             precision: Device and memory layout of the batches.
             share: The part of each batch that this process takes.
+            choose: Function of plugins that replaces the order of an epoch, or None; never with a loader.
 
         Raises:
             DataError: There are fewer images than in a batch.
@@ -105,7 +122,7 @@ class ImagePlacement:
             UsageError: The images come from a loader and were asked to be elsewhere.
         """
         try:
-            return self._source(state, seed, batch_size, precision, share)
+            return self._source(state, seed, batch_size, precision, share, choose)
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
@@ -118,7 +135,13 @@ class ImagePlacement:
             ) from error
 
     def _source(
-        self, state: TaskState, seed: int, batch_size: int, precision: Precision, share: slice
+        self,
+        state: TaskState,
+        seed: int,
+        batch_size: int,
+        precision: Precision,
+        share: slice,
+        choose: Choose | None,
     ) -> BatchSource:
         task, device = state.task, torch.device(precision.device)
         if task.loader is not None:
@@ -131,7 +154,7 @@ class ImagePlacement:
             if isinstance(loader, str | Mapping):
                 loader = loader_of(loader, task.data.train, state.data, batch_size)
             return Streamed(loader, state.data, task.name, seed, batch_size, precision, share)
-        order = Sampler(len(state.examples), batch_size, seed, task.name, share)
+        order = Sampler(len(state.examples), batch_size, seed, task.name, share, choose)
         if task.data.train.lazy or not task.moves_pixels:
             if self.where != "auto":
                 raise UsageError(

@@ -93,13 +93,14 @@ class Stored:
 
     Attributes:
         batches_per_epoch: Number of batches per epoch.
+        order: Which images make a batch.
     """
 
     def __init__(
         self, examples: Split, data: Data, order: Sampler, augmentation: Augmentation, precision: Precision
     ) -> None:
         self.batches_per_epoch = order.batches_per_epoch
-        self._order, self._augmentation = order, augmentation
+        self.order, self._augmentation = order, augmentation
         self._device = torch.device(precision.device)
         images = cast("Images", examples.images)  # those of files come from another source
         self._grid = StoreGrid(images.shape[1], images.shape[2], augmentation.border)
@@ -113,17 +114,22 @@ class Stored:
 
     def ends_epoch(self, step: int) -> bool:
         """See ``BatchSource``."""
-        return self._order.ends_epoch(step)
+        return self.order.ends_epoch(step)
 
     def resume_at(self, step: int) -> None:
         """See ``BatchSource``; nothing to do."""
+
+    def forget(self) -> None:
+        """See ``BatchSource``."""
+        self._epoch = -1
+        self.order.restore(-1, torch.empty(0, dtype=torch.int64))
 
     def get_ready(self) -> None:
         """See ``BatchSource``; nothing to do."""
 
     def _draws(self, epoch: int) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """Return order, crops and flips of an epoch's images; see ``Augmentation``."""
-        order, drawn = self._order.epoch(epoch), self._augmentation
+        order, drawn = self.order.epoch(epoch), self._augmentation
         return order, drawn.crop_offsets(epoch, len(order), self._grid), drawn.flip_flags(epoch, len(order))
 
     def _to_device(self, value: Tensor) -> Tensor:
@@ -183,12 +189,12 @@ class Resident(Stored):
 
     def _batches(self, drawn: Tensor) -> tuple[Tensor, ...]:
         """Return draws of an epoch, one tensor per batch."""
-        return drawn.view(-1, self._order.batch_size)[:, self._order.share].unbind()
+        return drawn.view(-1, self.order.batch_size)[:, self.order.share].unbind()
 
     def describe(self) -> str:
         """See ``BatchSource``."""
         return (
-            f"{self._order.count:,} images on {self._device} ({self._pixels.numel() / 2**20:,.1f} MiB as "
+            f"{self.order.count:,} images on {self._device} ({self._pixels.numel() / 2**20:,.1f} MiB as "
             f"bytes), {self._augmentation}: one gather a batch"
         )
 
@@ -258,9 +264,15 @@ class Prefetched(Stored):
 
     def batch(self, step: int) -> Batch:
         """See ``BatchSource``."""
+        end = step + 1 + AHEAD
+        if self.order.choose is not None:  # plugins are called here, before the worker asks for the epoch
+            if step not in self._waiting:
+                self._finish_waiting()
+            self.order.epoch(self.order.locate(step)[0])
+            end = min(end, self.order.last_step(step) + 1)
         waiting = {
             number: self._waiting.get(number) or self._worker.submit(self._fetch, number)
-            for number in range(step, step + 1 + AHEAD)
+            for number in range(step, end)
         }
         fetched = waiting.pop(step).result()
         self._waiting = waiting
@@ -271,9 +283,21 @@ class Prefetched(Stored):
         images = self._views.of(self._store, starts, fetched.mirrored)
         return batch_of(images, fetched.labels, fetched.index)
 
+    def forget(self) -> None:
+        """See ``BatchSource``."""
+        self._finish_waiting()
+        super().forget()
+
+    def _finish_waiting(self) -> None:
+        """Let the worker finish, and drop what it fetched."""
+        for future in self._waiting.values():
+            if not future.cancel():
+                future.result()
+        self._waiting = {}
+
     def _fetch(self, step: int) -> Fetched:
         """Gather a batch's images in host memory and send them; only this thread uses the order."""
-        epoch, here = self._order.locate(step)
+        epoch, here = self.order.locate(step)
         if epoch != self._epoch or self._drawn is None:
             self._epoch, self._drawn = epoch, self._draws(epoch)
         order, *drawn = self._drawn
@@ -300,7 +324,7 @@ class Prefetched(Stored):
     def describe(self) -> str:
         """See ``BatchSource``."""
         return (
-            f"{self._order.count:,} images in host memory ({self._reason}), {self._augmentation}: a thread fetches "
+            f"{self.order.count:,} images in host memory ({self._reason}), {self._augmentation}: a thread fetches "
             f"batches for {self._device} while a step computes"
         )
 
