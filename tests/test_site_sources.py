@@ -271,6 +271,11 @@ def test_the_first_place_of_a_word_leads_to_the_glossary() -> None:
     assert page.count("<a class") == 1 and ">rungs</a>, a rung" in page
     assert 'href="../reference/glossary.md#rung"' in page and "title=" in page
     assert "<a class" not in rendered("a rung", words, "results/bridges.md")
+    page = rendered(
+        '`x` `"imagenet-strong"`, `imagenet-strong` [`create_transform`](x.md) `create_transform`', words
+    )
+    assert '<a href="../reference/recipes.md#tasksaugment"><code>"imagenet-strong"</code></a>, <code>' in page
+    assert page.endswith("<code>create_transform</code></p>")
     glossary = rendered((DOCS / terms.GLOSSARY).read_text(encoding="utf-8"), words, terms.GLOSSARY)
     for term in terms.TERMS:
         assert glossary.count(f'<td id="{terms.anchor(term)}">') == 1

@@ -35,6 +35,12 @@ TERMS = (
     ),
 )
 """Words that mean something else outside this project, or nothing; common ones such as "step" are left alone."""
+CODES = {
+    "imagenet-strong": "reference/recipes.md#tasksaugment",
+    "create_transform": "reference/recipes.md#tasksaugment",
+    "normalization-needed": f"{GLOSSARY}#normalization-needed",
+}
+"""Where words lead that stand as code."""
 NOT_IN = {"a", "code", "pre", "h1", "h2", "h3", "h4", "h5", "h6", "th", "strong"}
 LEFT_OUT = ("results/", "reference/api/", "reference/hooks.md")
 """Pages that are looked up and not read from the beginning."""
@@ -83,6 +89,25 @@ class _Search(Treeprocessor):
         elif not self.terms.page.startswith(LEFT_OUT):
             for term, meaning in self.terms.meanings.items():
                 self._link(root, term, meaning)
+            for word, target in CODES.items():
+                if not target.startswith(f"{self.terms.page}#"):
+                    self._link_code(root, word, target)
+
+    def _link_code(self, root: Element, word: str, target: str) -> None:
+        """Make a link of the first place of a word that stands as code."""
+        for parent, child in pairs(root):
+            if child.tag == "code" and (child.text or "").strip('"') == word:
+                if parent.tag != "a":
+                    link, at = Element("a", {"href": self._address(target)}), list(parent).index(child)
+                    link.tail, child.tail = child.tail, None
+                    parent.remove(child)
+                    link.append(child)
+                    parent.insert(at, link)
+                return
+
+    def _address(self, target: str) -> str:
+        """Return the address of a page in docs/ from the page that is rendered."""
+        return posixpath.relpath(target, posixpath.dirname(self.terms.page) or ".")
 
     def _link(self, root: Element, term: str, meaning: str) -> None:
         """Make a link of the first place of a word."""
@@ -92,8 +117,7 @@ class _Search(Treeprocessor):
             found = pattern.search(text)
             if found is None:
                 continue
-            folder = posixpath.dirname(self.terms.page) or "."
-            address = f"{posixpath.relpath(GLOSSARY, folder)}#{anchor(term)}"
+            address = self._address(f"{GLOSSARY}#{anchor(term)}")
             link = Element("a", {"class": "term", "href": address, "title": meaning})
             link.text, link.tail = found[0], text[found.end() :]
             if before is None:
@@ -113,3 +137,10 @@ def texts(element: Element) -> Iterator[tuple[Element, Element | None]]:
     for child in list(element):
         yield from texts(child)
         yield element, child
+
+
+def pairs(element: Element) -> Iterator[tuple[Element, Element]]:
+    """Yield every element below another, with its parent, in their order."""
+    for child in list(element):
+        yield element, child
+        yield from pairs(child)
