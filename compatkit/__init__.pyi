@@ -63,6 +63,7 @@ from compatkit.training.averaged_network import AveragedNetwork as AveragedNetwo
 from compatkit.training.ending import Evaluation as Evaluation
 from compatkit.training.evaluating import EarlyStopping as EarlyStopping
 from compatkit.training.fit import Fit as Fit
+from compatkit.training.joint import JointStep as JointStep
 from compatkit.training.layer_recording import LayerCall as LayerCall
 from compatkit.training.optim import Schedule as Schedule
 from compatkit.training.plugin_setup import SetUp as SetUp

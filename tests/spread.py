@@ -141,6 +141,25 @@ class Weighs:
         return losses * (1 + step.batch.index % 3)
 
 
+class Ties:
+    """A joint loss of both networks and of a head that tasks share, with a part drawn for the round."""
+
+    @ck.hookimpl
+    def compatkit_joint_losses(self, joint: ck.JointStep) -> Mapping[str, Tensor]:
+        factor = float(torch.rand((), generator=joint.rng("ties")))
+        losses: list[Tensor] = []
+        for source, step in joint.steps.items():
+            both = [joint.extract(name, step.batch.images, source=source) for name in joint.steps]
+            losses.append((both[0] - both[1]).square().mean())
+        return {"tie": torch.stack(losses).mean() * (1 + factor)}
+
+
+def joined() -> ck.Fit:
+    """A joint loss of both tasks beside the others."""
+    trainer = quick(steps=STEPS, batch_size=BATCH, optimizer="sgd", lr=0.02, clip_norm=1.0, ema=0.5)
+    return trainer.fit(tasks(), [*uses(), "ties"], factories={"ties": Ties})
+
+
 def combined() -> ck.Fit:
     """Single losses weighed, and gradients combined; some losses only in some processes and pieces."""
     trainer = quick(steps=STEPS, batch_size=BATCH, optimizer="sgd", lr=0.02, accumulate=2, clip_norm=1.0)
@@ -327,7 +346,7 @@ RUNS: Mapping[str, Callable[[], ck.Fit]] = {
     item.__name__: item
     for item in (
         *(sgd, adam, comforts, phases, reversing, frozen, pretrained, puzzled, contrasted, photographed),
-        *(batch_normalized, blended, combined, resumed, stopping),
+        *(batch_normalized, blended, combined, joined, resumed, stopping),
         *(failing, other_images, drifting),
     )
 }

@@ -57,6 +57,7 @@ EXERCISED = {
     "compatkit_pretrain": ("setup", "pretraining"),
     "compatkit_sampler": ("task", "epoch", "order"),
     "compatkit_views": ("step", "batch"),
+    "compatkit_joint_losses": ("joint",),
     "compatkit_further_views": ("images",),
     "compatkit_sample_losses": ("step", "losses"),
     "compatkit_losses": ("step",),

@@ -32,6 +32,7 @@ GIVEN: dict[str, type] = {
     "run": ck.RunInfo,
     "step": ck.Step,
     "evaluation": ck.Evaluation,
+    "joint step": ck.JointStep,
     "batch": ck.Batch,
     "task state": ck.TaskState,
     "auxiliary head": ck.AuxiliaryHead,
@@ -76,7 +77,7 @@ def test_everything_that_hooks_are_given_is_documented_as_it_is_called(section: 
     assert sorted(documented(section)) == public(GIVEN[section])
 
 
-@pytest.mark.parametrize("name", ["SetUp", "Step", "TaskState", "Pretraining", "Evaluation"])
+@pytest.mark.parametrize("name", ["SetUp", "Step", "JointStep", "TaskState", "Pretraining", "Evaluation"])
 def test_classes_have_what_the_protocols_of_hooks_say(name: str) -> None:
     kind, protocol = getattr(ck, name), getattr(ck.hooks, f"{name.removesuffix('State')}Like")
     members = {item for item in (*vars(protocol), *protocol.__annotations__) if not item.startswith("_")}

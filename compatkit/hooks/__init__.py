@@ -19,6 +19,7 @@ from compatkit.errors import UsageError
 from compatkit.foundation.limits import WHOLE, Number, OneOf
 from compatkit.hooks.arguments import Batch as Batch
 from compatkit.hooks.arguments import EvaluationLike as EvaluationLike
+from compatkit.hooks.arguments import JointStepLike as JointStepLike
 from compatkit.hooks.arguments import LoggerLike as LoggerLike
 from compatkit.hooks.arguments import PretrainingLike as PretrainingLike
 from compatkit.hooks.arguments import RunInfo as RunInfo
@@ -327,6 +328,34 @@ class Training:
         Args:
             step: The current step.
             batch: Images ``(N, C, H, W)``, normalized, and labels ``(N,)``, as returned by earlier plugins.
+        """
+        raise NotImplementedError
+
+    @hookspec
+    def compatkit_joint_losses(self, joint: JointStepLike) -> Mapping[str, Tensor]:
+        """Return scalar losses of the networks of several tasks, by name; they are logged as ``instance/name``.
+
+        It is called once a round, which is one step of every task, before the first of them, and for each micro-batch.
+        With the weights a, b, ... of the networks before the round, their own losses L_a, L_b, ... and the weighted
+        joint losses J, the step of task a moves a along dL_a/da + dJ/da, that of b moves b along dL_b/db + dJ/db. A
+        network is moved by its own step only, so together this is one step along the gradient of L_a + L_b + J, each
+        network by its own optimizer. Modules that tasks share move in every step; their gradient of J belongs to the
+        first step of the round. Clipping, averages and several processes treat the sum as any gradient of a step. All
+        tasks take the same number of steps, so no round lacks a task.
+
+        Example::
+
+            @hookimpl
+            def compatkit_joint_losses(self, joint):
+                (a, step), (b, _) = joint.steps.items()
+                features = [joint.extract(name, step.batch.images, source=a) for name in (a, b)]
+                return {"tie": (features[0] - features[1]).square().mean()}
+
+        Args:
+            joint: Steps of all tasks with their batches, after views and before any forward pass.
+
+        Returns:
+            Scalars on the device of the run, with a gradient for any networks and modules of the run.
         """
         raise NotImplementedError
 

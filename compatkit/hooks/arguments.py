@@ -146,6 +146,19 @@ class EvaluationLike(Protocol):
     def request_stop(self, reason: str) -> None: ...
 
 
+class JointStepLike(Protocol):
+    """Steps of all tasks in a round, as hooks see them: ``compatkit.JointStep``."""
+
+    @property
+    def number(self) -> int: ...
+    @property
+    def piece(self) -> int: ...
+    @property
+    def steps(self) -> Mapping[str, StepLike]: ...
+    def extract(self, task: str, images: Tensor, *, source: str) -> Tensor: ...
+    def rng(self, *key: str | int) -> torch.Generator: ...
+
+
 class SetUpLike(Protocol):
     """The set-up of a run, as hooks see it: ``compatkit.SetUp``."""
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 Call = Callable[..., Any]
 LOSSES, VIEWS, FURTHER = "compatkit_losses", "compatkit_views", "compatkit_further_views"
 SAMPLE_LOSSES, COMBINE = "compatkit_sample_losses", "compatkit_combine_gradients"
+JOINT_LOSSES = "compatkit_joint_losses"
 
 
 @attrs.frozen(eq=False)
@@ -75,6 +76,7 @@ def bind(
             FURTHER: _checking_views,
             SAMPLE_LOSSES: _checking_sample_losses,
             COMBINE: _checking_gradients,
+            JOINT_LOSSES: _checking_joint_losses,
         }
         call = checks[hook](instance, call) if hook in checks else call
     return Bound(instance, weight, phase, effect, call, function, autocast)
@@ -152,6 +154,20 @@ def _checking_sample_losses(instance: str, function: Call) -> Call:
         after = function(step, losses)
         _refuse_writes(instance, SAMPLE_LOSSES, before, _writes(step, losses))
         return check_sample_losses(instance, after, losses)
+
+    return call
+
+
+def _checking_joint_losses(instance: str, function: Call) -> Call:
+    def call(joint: Any) -> Mapping[str, Tensor]:
+        before = {name: _writes(step) for name, step in joint.steps.items()}
+        losses = function(joint)
+        for name, step in joint.steps.items():
+            _refuse_writes(instance, JOINT_LOSSES, before[name], _writes(step))
+        tasks = [step.task for step in joint.steps.values()]
+        device = next(iter(joint.steps.values())).batch.images.device
+        trainable = not all(task.freezes_extractor for task in tasks)
+        return check_losses(instance, losses, device=device, trainable=trainable, hook=JOINT_LOSSES)
 
     return call
 
@@ -332,7 +348,12 @@ def _check_like(instance: str, name: str, actual: object, expected: Tensor) -> N
 
 
 def check_losses(
-    instance: str, losses: object, *, device: torch.device | None = None, trainable: bool = True
+    instance: str,
+    losses: object,
+    *,
+    device: torch.device | None = None,
+    trainable: bool = True,
+    hook: str = LOSSES,
 ) -> Mapping[str, Tensor]:
     """Check the result of ``compatkit_losses``, and return it.
 
@@ -344,6 +365,7 @@ def check_losses(
         device: Expected device; None does not check it.
         trainable: Whether the features require a gradient. If the extractor is frozen, losses of its features have none
             either, and are only logged.
+        hook: Name of the hook, for messages.
 
     Returns:
         The losses, unchanged.
@@ -354,7 +376,7 @@ def check_losses(
     import torch
 
     def wrong(what: str, remedy: str) -> PluginError:
-        return wrong_result(instance, LOSSES, what, remedy)
+        return wrong_result(instance, hook, what, remedy)
 
     if not isinstance(losses, Mapping):
         raise wrong(

@@ -27,7 +27,7 @@ from compatkit.plugins.settings import plain
 
 KIND = "regularizers"
 _STEP_EVENTS = (
-    *("views", "further_views", "sample_losses", "losses"),
+    *("views", "joint_losses", "further_views", "sample_losses", "losses"),
     *("combine_gradients", "after_backward", "after_step"),
 )
 EVENTS = (
@@ -37,7 +37,8 @@ EVENTS = (
 """Events of a run, in their order; each is a field of RunPlugins, and ``compatkit_<event>`` is its hook."""
 ONCE = ("task", "set_up", "pretrain", "finish", "teardown")
 COSTS = {
-    "combine_gradients": "a backward pass and a copy of all gradients for each loss of a step; steps are eager"
+    "joint_losses": "the batches and gradients of all tasks in memory for a round, and the passes that the hooks take",
+    "combine_gradients": "a backward pass and a copy of all gradients for each loss of a step; steps are eager",
 }
 """Costs of events that change how a step is carried out."""
 HEADER = ("event", "order", "instance", "weight", "steps", "effect", "from")
@@ -92,6 +93,7 @@ class RunPlugins:
     pretrain: tuple[Bound, ...]
     sampler: tuple[Bound, ...]
     views: tuple[Bound, ...]
+    joint_losses: tuple[Bound, ...]
     further_views: tuple[Bound, ...]
     sample_losses: tuple[Bound, ...]
     losses: tuple[Bound, ...]

@@ -127,6 +127,8 @@ def capture_blocker(loop: Loop, *, compiles: bool) -> str | None:
         return f"a CUDA graph needs a CUDA device, and this run is on {device}"
     if loop.world.size > 1:
         return "several processes exchange in every step which gradients they have"
+    for bound in loop.plugins.joint_losses:
+        return f"the plugin {bound.instance!r} joins the batches of several tasks"
     for rule in loop.rates.rules.values():
         if rule.optimizer not in CAPTURED:
             return f"the optimizer {rule.optimizer!r} keeps its step count or learning rate on the host"
@@ -254,6 +256,7 @@ def fastest(loop: Loop) -> Execution:
         return Execution("eager", f"the plugin {bound.instance!r} combines the gradients of single losses")
     called = (
         *plugins.sampler,
+        *plugins.joint_losses,
         *plugins.views,
         *plugins.sample_losses,
         *plugins.losses,

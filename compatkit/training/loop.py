@@ -18,6 +18,7 @@ from compatkit.training.distributed import ALONE, World
 from compatkit.training.ending import StopRequest
 from compatkit.training.execution import EAGER, Captured, Execution
 from compatkit.training.gradient_checks import check_all_trained, check_no_gradients, cross_task_error
+from compatkit.training.joint import JOINT, Rounds
 from compatkit.training.loss_gradients import LossGradients
 from compatkit.training.objective import total_loss
 from compatkit.training.optim import (
@@ -52,6 +53,7 @@ class Loop:
         trainable: Parameters of all optimizers.
         averages: Moving averages of all trained modules, or None.
         all_reduce: Means of gradients over several processes; None for one.
+        rounds: Joint losses of the tasks, or None.
         execution: Whether steps are compiled or captured.
         stop: Request of a plugin to end the run.
         mark: Callback with the name of each finished part of a step, for profiles.
@@ -72,6 +74,7 @@ class Loop:
     trainable: tuple[Tensor, ...] = attrs.field(init=False)
     averages: Averages | None = attrs.field(default=None, init=False)
     all_reduce: GradientAllReduce | None = attrs.field(default=None, init=False)
+    rounds: Rounds | None = attrs.field(default=None, init=False)
     execution: Execution = attrs.field(default=EAGER, init=False)
     mark: Callable[[str], None] = attrs.field(default=lambda part: None, init=False)
     stop: StopRequest = attrs.field(factory=StopRequest, init=False)
@@ -94,6 +97,7 @@ class Loop:
             self.averages = setup.averages = Averages.of(
                 settings.ema, settings.ema_warmup, setup.owners, setup.tasks
             )
+        self.rounds = Rounds.of(setup, self.plugins, self.world, self.trainable)
         self.zero_grad()  # gradients left by hooks before the first step
         if self.world.size > 1:
             self.all_reduce = GradientAllReduce(setup.owners, setup.tasks, self.world)
@@ -243,7 +247,11 @@ class Loop:
         """
         if number not in task_loop.span:
             task_loop.resolve(number, compiles=self.execution.compiles)
-        steps = self.micro_batches(task_loop, number)
+        if self.rounds is None:
+            steps = self.micro_batches(task_loop, number)
+        else:
+            steps = self.rounds.steps(task_loop.task.name, number, partial(self._joined, number))
+            self.mark("hooks")
         for step in steps:
             step.reports = reports and self.execution.mode == "eager"
         self.rates.set(number)
@@ -252,6 +260,13 @@ class Loop:
         if task_loop.captured is None:
             task_loop.captured = Captured(partial(self.train_step, task_loop), self.restored, steps)
         return steps[-1], task_loop.captured.replay(steps)
+
+    def _joined(self, number: int, task: str) -> list[Step]:
+        """Return the micro-batches of a task's step in a round."""
+        task_loop = self.task_loops[task]
+        if number not in task_loop.span:
+            task_loop.resolve(number, compiles=self.execution.compiles)
+        return self.micro_batches(task_loop, number)
 
     def micro_batches(self, task_loop: TaskLoop, number: int) -> list[Step]:
         """Return the micro-batches of a step, with the views of the task's plugins applied.
@@ -313,7 +328,7 @@ class Loop:
         """
         with seeded(seed_of(self.setup.seed, "mix", step.task.name, _micro_batch_index(task_loop, step))):
             images, step.mixed_labels = mixing(step.batch.images, step.batch.labels)
-        if task_loop.objective.losses:
+        if task_loop.objective.losses or (self.rounds is not None and self.rounds.active(step.number)):
             step.mixed_images = images
         else:
             step.batch = attrs.evolve(step.batch, images=images, stacked=None)
@@ -325,12 +340,18 @@ class Loop:
             task_loop: Loop of the task.
             steps: Micro-batches of the step.
         """
-        name = task_loop.task.name
+        name, joined = task_loop.task.name, False
         by_loss = LossGradients(task_loop.parameters) if task_loop.combine is not None else None
+        if self.rounds is not None:
+            joined = self.rounds.assign(name)
+            if joined and by_loss is not None:
+                by_loss.take(JOINT)
         if len(steps) == 1:
-            result = self.gradients(task_loop, steps[0], by_loss)
+            result = self.gradients(task_loop, steps[0], by_loss, joined)
         else:
-            result = combine_results([self.gradients(task_loop, step, by_loss) for step in steps])
+            result = combine_results([self.gradients(task_loop, step, by_loss, joined) for step in steps])
+        if self.rounds is not None:
+            result = self.rounds.add(result)
         if by_loss is not None and task_loop.combine is not None:
             if self.all_reduce is not None:
                 by_loss.average(self.world, partial(self.all_reduce, name))
@@ -355,13 +376,16 @@ class Loop:
         self.zero_grad()
         return result
 
-    def gradients(self, task_loop: TaskLoop, step: Step, by_loss: LossGradients | None = None) -> StepResult:
+    def gradients(
+        self, task_loop: TaskLoop, step: Step, by_loss: LossGradients | None = None, joined: bool = False
+    ) -> StepResult:
         """Accumulate the gradients of a step, or of a micro-batch.
 
         Args:
             task_loop: Loop of the task.
             step: Step after views and mixing.
             by_loss: Gradients of each loss by itself, to add to in place of those of the parameters; or None.
+            joined: Whether joint losses give the step a gradient, so that it needs no loss of its own.
         """
         # A captured step cannot seed; steps that draw random numbers are not captured (execution_selection.py).
         index = _micro_batch_index(task_loop, step)
@@ -376,7 +400,9 @@ class Loop:
                 total = total_loss(step, losses)
         self.mark("forward")
         if not total.requires_grad:
-            raise no_gradient_error(step)
+            if not joined:
+                raise no_gradient_error(step)
+            return self._measured(task_loop, step, terms, predicted)
         if step.number >= task_loop.next_gradient_check:
             parts = [part for state in self.setup.tasks.values() for part in (state.extractor, state.head)]
             trained = [*self.trainable, *(parameter for part in parts for parameter in part.parameters())]
@@ -391,6 +417,12 @@ class Loop:
             else:
                 by_loss.add(losses)
         self.mark("backward")
+        return self._measured(task_loop, step, terms, predicted)
+
+    def _measured(
+        self, task_loop: TaskLoop, step: Step, terms: Mapping[str, Tensor], predicted: Tensor | None
+    ) -> StepResult:
+        """Return the result of a micro-batch after its backward pass."""
         images = step.batch.images.detach().sum() if task_loop.may_spoil_images else None
         return StepResult(terms, predicted, None if predicted is None else step.batch.labels, images)
 

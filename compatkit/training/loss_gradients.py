@@ -42,6 +42,10 @@ class LossGradients:
             loss.backward(retain_graph=left > 0)
             self.sums[name] = self._take()
 
+    def take(self, name: str) -> None:
+        """Move gradients that are set already to those of a loss of this name."""
+        self.sums[name] = self._take()
+
     def average(self, world: World, all_reduce: Callable[[], None]) -> None:
         """Average the gradients over all processes.
 

@@ -54,6 +54,7 @@ EQUAL = (
     "puzzled",
     "photographed",
     "combined",
+    "joined",
 )
 REFUSED = ("other_images", "failing", "drifting")
 
