@@ -120,7 +120,7 @@ def test_a_word_is_found_from_disk_and_its_page_opened(site: Path, browser: Any,
     assert shown == {"light": "default", "dark": "slate"}[scheme]
     page.locator("input.md-search__input").click()
     page.keyboard.type("imagenet-strong", delay=10)
-    result = page.locator("a.md-search-result__link", has_text="Recipes").first
+    result = page.locator("a.md-search-result__link[href*='reference/recipes.html']").first
     result.wait_for(timeout=30_000)
     result.click()
     page.wait_for_url("**/reference/recipes.html**")
