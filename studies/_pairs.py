@@ -160,13 +160,13 @@ def task_of(run: Run, name: str, data: ck.DataSet, cut: str | None = None) -> ck
 
 
 def uses_of(run: Run, methods: str) -> list[str | ck.RegularizerConfig]:
-    """Return the plugins of methods joined by ``+``; none for ``none``."""
+    """Return the plugins of methods joined by ``+``, none for ``none``; then those of the user's arm."""
     uses: dict[str, str | ck.RegularizerConfig] = {
         "iiw": ck.use("identical_init", class_layer=run.settings["class_layer"]),
         "rp": rotation(run),
         "dcc": "dcc",
     }
-    return [uses[method] for method in methods.split("+") if method in uses]
+    return [*(uses[method] for method in methods.split("+") if method in uses), *run.added]
 
 
 def rotation(run: Run) -> ck.RegularizerConfig:

@@ -47,7 +47,7 @@ def first_stage(run: Run) -> ck.Fit:
     local = {"layers": list(LINEAR), "activation": True} if run.arm == "rr-local" else {}
     used = regularizers(run.arm, settings, **local)
     steps = 0 if run.arm == "pre" else settings["steps"]
-    return trainer(run, steps, settings["lr"], settings["batch_size"]).fit([task], used)
+    return trainer(run, steps, settings["lr"], settings["batch_size"]).fit([task], [*used, *run.added])
 
 
 def second_stage(run: Run, first: ck.Fit | None, task: str, *, short: bool = False) -> ck.Fit:

@@ -179,6 +179,7 @@ STUDY = Study(
         reported("iiw+rp+dcc", 76.7, _WHERE),
     ),
     run=run,
+    extends="none",
     draw=draw,
     data=DATA,
 )

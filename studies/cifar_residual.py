@@ -37,7 +37,7 @@ def run(run: Run) -> Outcome:
         schedule="cosine",
         precision="auto",
     )
-    fit, values = timed(plan, task, regularizers(run.arm, settings))
+    fit, values = timed(plan, task, [*regularizers(run.arm, settings), *run.added])
     recollected = run.find(RECOLLECTED)
     tests = {
         "cifar10": accuracy(fit, data.test),
@@ -93,6 +93,7 @@ STUDY = Study(
         reported("rr-local", "cifar10.1", 0.95, f"points above std, as we read it: {_WHERE}"),
     ),
     run=run,
+    extends="std",
     data=("cifar10", "cifar10.1"),
 )
 

@@ -94,6 +94,7 @@ STUDY = Study(
     scale={"cpu": scale(SMALL, "sprites (dSprites)"), "paper": "100,000 of dSprites' images."},
     paper=(),  # colors without numbers
     run=run,
+    closed="an arm is the objective of the whole network",
     draw=draw,
 )
 

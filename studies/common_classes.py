@@ -106,6 +106,7 @@ STUDY = Study(
         reported("iiw+rp", 61.8, _WHERE),
     ),
     run=run,
+    closed="an arm is the number of common classes",
     draw=draw,
     data=DATA,
 )

@@ -209,6 +209,7 @@ STUDY = Study(
         _reported("iiw-pretrained+dcc", "direct", 0.69),
     ),
     run=run,
+    extends="none",
     draw=draw,
     data=(*DATA, "fashion-mnist", "cifar100"),
 )

@@ -60,7 +60,7 @@ def run(run: Run) -> Outcome:
         )
         weights = half_sum(settings["half_sum_weight"], count, {"fc": SIDE * SIDE})
         used = regularizers(run.arm, {**settings, "rr": 1.0}, layer_weights=weights)
-        fit = trainer(run, settings["steps"], settings["lr"], count).fit([task], used)
+        fit = trainer(run, settings["steps"], settings["lr"], count).fit([task], [*used, *run.added])
         shares = energies(fit, data.train, "fc", count)
         whole_span = energies(fit, data.train, "fc", count, subspace="active")
         values |= {
@@ -109,6 +109,7 @@ STUDY = Study(
     ),
     paper=(),
     run=run,
+    extends="std",
     draw=draw,
     data=("mnist",),
 )

@@ -88,6 +88,7 @@ STUDY = Study(
         reported("iiw", 25.1, f"Fig. 2, {_WHERE}"),
     ),
     run=run,
+    closed="an arm is the order of training",
     draw=draw,
     data=DATA,
 )

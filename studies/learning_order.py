@@ -115,6 +115,7 @@ STUDY = Study(
     scale={"cpu": scale(SMALL, "sprites for all (Cars3D, dSprites, SmallNORB)"), "paper": ""},
     paper=(),  # colors without numbers
     run=run,
+    closed="an arm is the objective of the whole network",
     draw=draw,
 )
 

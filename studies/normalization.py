@@ -138,6 +138,7 @@ STUDY = Study(
         Reported("none", "recombined", 10.6, "Gygli et al. 2021, Fig. 2, Sec. 4", "%"),
     ),
     run=run,
+    closed="all but the first are trained with the same methods and differ in normalization",
     draw=draw,
     data=DATA,
 )

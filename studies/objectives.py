@@ -70,6 +70,7 @@ STUDY = Study(
     scale={"cpu": scale(SMALL, "sprites (Cars3D, dSprites, SmallNORB)"), "paper": ""},
     paper=(),  # colors without numbers
     run=run,
+    closed="an arm is the objective of the whole network",
     draw=draw,
 )
 

@@ -97,7 +97,9 @@ def run(run: Run) -> Outcome:
         {**settings, "rr": 1.0},
         layer_weights=half_sum(settings["half_sum_weight"], batch, elements),
     )
-    return _measured(trainer(run, settings["steps"], settings["lr"], batch).fit([task], used), data)
+    return _measured(
+        trainer(run, settings["steps"], settings["lr"], batch).fit([task], [*used, *run.added]), data
+    )
 
 
 def run_theory(run: Run) -> Outcome:
@@ -121,7 +123,9 @@ def run_theory(run: Run) -> Outcome:
     weights = {"blocks.0.linear": settings["sum_weight"] * SIDE * SIDE, "fc": settings["sum_weight"] * hidden}
     # Includes the class layer, which the local variant omits unless it is named.
     used = regularizers(run.arm, {**settings, "rr": 1.0}, layers=list(weights), layer_weights=weights)
-    outcome = _measured(trainer(run, settings["steps"], settings["lr"], batch).fit([task], used), data)
+    outcome = _measured(
+        trainer(run, settings["steps"], settings["lr"], batch).fit([task], [*used, *run.added]), data
+    )
     sigmas = outcome.figure_data["sigmas"]
     return Outcome(
         values={**outcome.values, "sigma-3": sigmas[2], "sigma-4": sigmas[3]}, figure_data=outcome.figure_data
@@ -202,6 +206,7 @@ PEAK = Study(
         *_lpips("rr", (0.217, 0.022), (0.221, 0.038)),
     ),
     run=run,
+    extends="std",
     draw=draw,
 )
 _LINEAR = {"hidden": 128, "batch_size": 100, "sum_weight": 1.0, "initial": 0.05, "steps": 1000, "lr": 1e-3}
@@ -225,6 +230,7 @@ THEORY = Study(
         Reported("rr-local", "sigma-2", 1.0, "A.2: every active singular value, at the minimum"),
     ),
     run=run_theory,
+    extends="std",
     draw=draw,
 )
 

@@ -160,6 +160,7 @@ STUDY = Study(
         reported("random-iiw", 25.1, _RANDOM),
     ),
     run=run,
+    closed="an arm is also the start of the networks",
     draw=draw,
     data=(*DATA, "fashion-mnist", "cifar100"),
 )

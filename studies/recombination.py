@@ -87,6 +87,7 @@ STUDY = Study(
         reported(BOUND, 85.6, "Sec. 4, networks as trained, each with a rotation head of its own", "own"),
     ),
     run=run,
+    extends="none",
     data=DATA,
 )
 

@@ -304,6 +304,7 @@ STUDY = Study(
         ),
     ),
     run=run,
+    closed="an arm also says which released parts are frozen and loaded",
     draw=draw,
     data=("mnist", "usps", "cifar10", "cifar100"),
 )

@@ -96,6 +96,7 @@ STUDY = Study(
     },
     paper=tuple(reported(arm, 1.1, f"{_WHERE}: at most", "gap") for arm in SEVERAL),
     run=run,
+    extends="none",
     draw=draw,
     data=("mnist", "cifar10"),
 )

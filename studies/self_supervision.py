@@ -50,6 +50,7 @@ STUDY = Study(
         reported(arm, value, "Fig. 2, Sec. 4") for arm, value in (("none", 10.6), ("iiw", 25.1), ("rp", 50.1))
     ),
     run=run,
+    extends="none",
     data=DATA,
 )
 

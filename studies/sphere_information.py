@@ -116,6 +116,7 @@ STUDY = Study(
     },
     paper=(),
     run=run,
+    extends="std",
     draw=draw,
 )
 

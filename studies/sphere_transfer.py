@@ -31,7 +31,7 @@ def run(run: Run) -> Outcome:
         "ab": accuracy(second_stage(run, first, B), tests[B]),
         "ab-short": accuracy(second_stage(run, first, B, short=True), tests[B]),
     }
-    if run.arm == "std":
+    if run.arm == "std" and not run.added:
         values["b"] = accuracy(second_stage(run, None, B), tests[B])
     return Outcome(values=values)
 
@@ -57,6 +57,7 @@ STUDY = Study(
     },
     paper=(),
     run=run,
+    extends="std",
 )
 
 

@@ -97,6 +97,7 @@ STUDY = Study(
     },
     paper=(reported("stage2-last", 61.8, "App. C.5: RP beside IIW+DCC, at the split of Sec. 4"),),
     run=run,
+    closed="an arm is a cut",
     draw=draw,
     data=DATA,
 )

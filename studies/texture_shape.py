@@ -40,7 +40,7 @@ def run(run: Run) -> Outcome:
     plan = trainer(
         run, settings["steps"], settings["lr"], settings["batch_size"], schedule="cosine", precision="auto"
     )
-    fit, values = timed(plan, task, regularizers(run.arm, settings))
+    fit, values = timed(plan, task, [*regularizers(run.arm, settings), *run.added])
     tests = {name: accuracy(fit, run.load(source).test) for name, source in TESTS.items()}
     return Outcome(values=tests | values)
 
@@ -88,6 +88,7 @@ STUDY = Study(
         reported("rr", "seconds", 41.86, "more time per epoch than std: Sec. 4, C.1"),
     ),
     run=run,
+    extends="std",
     data=tuple(TESTS.values()),
 )
 

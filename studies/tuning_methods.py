@@ -63,7 +63,8 @@ def run(run: Run) -> Outcome:
     target = few(settings, run.load(settings["target"]), run.seed).converted(settings["channels"])
     weights = pretrain(run, settings, own)
     starts = {"": weights, "random": random_weights(run, settings, own, weights, run.seed)}
-    uses, fixed = methods(settings["steps"])[run.arm], run.arm in ("fixed", "two-layer")
+    uses = [*methods(settings["steps"])[run.arm], *run.added]
+    fixed = run.arm in ("fixed", "two-layer")
     values: dict[str, float | None] = {}
     for name, start in starts.items():
         with temporary_registry() as registry:
@@ -97,6 +98,7 @@ STUDY = Study(
     },
     paper=(),
     run=run,
+    extends="plain",
     data=("mnist", "usps"),
 )
 

@@ -55,6 +55,7 @@ class MatrixOptions(ConditionOptions, WorkerOptions, NamedDataOptions, Signature
     png: Path | None = option("Write a heat map.", is_output=True)
     markdown: Path | None = option("Write a Markdown table.", is_output=True)
     csv: Path | None = option("Write all figures as CSV.", is_output=True)
+    latex: Path | None = option("Write a LaTeX table (booktabs).", is_output=True)
     against: Path | None = option(
         "Show what changed since an earlier matrix, saved as JSON (`--json > before.json`); with --html and --csv, the "
         "comparison is written.",

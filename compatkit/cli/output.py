@@ -237,8 +237,8 @@ def progress(title: str, *, bytes: bool = False) -> Iterator[Callable[[int, int,
         yield lambda done, total, what: None
         return
     if not sys.stderr.isatty():
-        with silent():
-            yield Lines(title, "bytes" if bytes else "")
+        with silent(), Lines(title, "bytes" if bytes else "").repeated() as lines:
+            yield lines
         return
     with silent(), rich_bar(bytes=bytes) as bar:
         row = bar.add_task(title, total=None, what="")

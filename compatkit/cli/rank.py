@@ -10,6 +10,7 @@ from compatkit.cli.images import WAYS, NamedDataOptions
 from compatkit.cli.options import argument, batch_size_option, command, device_option, option
 from compatkit.cli.output import emit, progress
 from compatkit.cli.roots import SignatureOptions, open_registry
+from compatkit.cli.tables import TableOptions
 from compatkit.components.images import images_again
 from compatkit.errors import UsageError
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from compatkit.data.dataset import DataSet
 
 
-class RankOptions(NamedDataOptions, SignatureOptions):
+class RankOptions(NamedDataOptions, TableOptions, SignatureOptions):
     """Arguments and options of ``rank``."""
 
     extractors: tuple[str, ...] = argument(required=True)
@@ -88,6 +89,7 @@ def rank_command(options: RankOptions) -> int | None:
     if best is not None and options.alias is not None:
         name, _, version = best.partition("@")
         registry.alias(name, options.alias, version)
+    options.write_tables(ranking)
     if options.json:
         return emit(ranking.to_json() | ({"best": best} if best is not None else {}))
     click.echo(str(ranking))

@@ -9,8 +9,14 @@ import click
 
 from compatkit.cli.options import Options, argument, command, group, option
 from compatkit.cli.output import columns, emit, news, next_step, paragraph, progress, rows, warn
+from compatkit.cli.tables import TableOptions
+from compatkit.cli.workers import WorkerOptions
+from compatkit.errors import UsageError
 from compatkit.experiments.spread import Spread
-from compatkit.experiments.studies.finding import InstalledStudy, find_all, read_changes
+from compatkit.experiments.studies.durations import expected
+from compatkit.experiments.studies.finding import InstalledStudy, find, find_all, numbers, read_changes
+from compatkit.experiments.studies.results import StudyDocument
+from compatkit.experiments.studies.results import read as read_results
 from compatkit.experiments.studies.running import carry_out
 
 study_command = group(
@@ -28,7 +34,9 @@ study_command = group(
 
 @command("list", Options, group=study_command, registry=False)
 def list_command(options: Options) -> int | None:
-    """List the installed studies: number, what each shows, arms, sizes, data.
+    """List the installed studies: number, what each shows, arms, sizes, data, expected time.
+
+    The time is what the runs took on the machine that is named; a size that was never measured is said to be unknown.
 
     Examples:
         # numbers, arms, sizes and data
@@ -42,18 +50,27 @@ def list_command(options: Options) -> int | None:
         if index:
             click.echo()
         paragraph(f"{installed.number}  {installed.study.title}")
-        result = {
-            "shows": installed.study.question,
-            "paper": installed.study.reference,
-            "arms": ", ".join(installed.study.arms),
-            "sizes": ", ".join(installed.study.sizes),
-            "data": ", ".join(installed.study.data),
-        }
-        rows(result)
+        rows(_shown(installed))
     for number, error in broken.items():
         warn(f"study {number}: {error}")
     if studies:
         next_step("study", "run", studies[0].number, registry=False)
+
+
+def _shown(installed: InstalledStudy) -> dict[str, str]:
+    study = installed.study
+    times = {size: expected(installed, size) for size in study.sizes}
+    return {
+        "shows": study.question,
+        "paper": study.reference,
+        "arms": ", ".join(study.arms),
+        "own arms": ""
+        if study.extends is None
+        else f"yes, they extend {study.extends}: --arms mine=PLUGIN:KEY=VALUE",
+        "sizes": ", ".join(study.sizes),
+        "data": ", ".join(study.data),
+        **{f"time, {size}": str(time or "unknown: not measured") for size, time in times.items()},
+    }
 
 
 def _described(installed: InstalledStudy) -> dict[str, Any]:
@@ -66,18 +83,59 @@ def _described(installed: InstalledStudy) -> dict[str, Any]:
     return {
         "study": installed.number,
         **{name: getattr(study, name) for name in names},
-        **{"measures": measures, "sizes": sizes, "scale": dict(study.scale)},
+        **{"measures": measures, "sizes": sizes, "scale": dict(study.scale), "extends": study.extends},
+        "expected": {
+            size: None if (time := expected(installed, size)) is None else time.to_json()
+            for size in study.sizes
+        },
         **{"distribution": owner.distribution, "version": owner.version},
     }
 
 
-class StudyRunOptions(Options):
+class StudyShowOptions(TableOptions):
+    """Arguments and options of ``study show``."""
+
+    study: str = argument()
+
+
+@command("show", StudyShowOptions, group=study_command, registry=False)
+def show_command(options: StudyShowOptions) -> int | None:
+    """Show a study by its number, or the results that one left in a folder.
+
+    Examples:
+        # arms, sizes and expected time
+        compatkit study show 3.1
+        # results of a folder, for other programs
+        compatkit study show out/3.1 --csv figures.csv --latex table.tex
+    """
+    if options.study in numbers():
+        if options.csv or options.latex:
+            raise UsageError("--csv and --latex need the folder of results, not the number of a study.")
+        installed = find(options.study)
+        if options.json:
+            return emit(_described(installed))
+        paragraph(f"{installed.number}  {installed.study.title}")
+        return rows(_shown(installed))
+    if not Path(options.study).exists():
+        find(options.study)  # raises, with the numbers that are similar
+    document = read_results(options.study)
+    options.write_tables(document)
+    if options.json:
+        return emit(document)
+    _print_results(document)
+
+
+class StudyRunOptions(TableOptions, WorkerOptions):
     """Arguments and options of ``study run``."""
 
     number: str = argument()
     seeds: int = option("Number of seeds, from 0.", min=1, default=5)
     size: str = option("cpu (minutes on two cores) or paper.", default="cpu", metavar="SIZE")
-    arms: str = option("Arms of the study to run; default: all.", metavar="A,B", default="")
+    arms: str = option(
+        "Arms to run; default: all of the study's. NAME=PLUGIN:KEY=VALUE+PLUGIN is one of your own.",
+        metavar="A,B",
+        default="",
+    )
     data: Path | None = option(
         "Folder of data sets; default: COMPATKIT_DATA, else torchvision's root.", metavar="PATH"
     )
@@ -97,6 +155,8 @@ def run_command(options: StudyRunOptions) -> int | None:
         compatkit study run 0.1 --seeds 5 --out peaks
         # two of its methods
         compatkit study run 3.1 --arms none,dcc --data packs
+        # one of them beside your own
+        compatkit study run 3.1 --arms none,mine=dcc+l2_sp:weight=.01 --data packs
     """
     import torch
 
@@ -108,19 +168,27 @@ def run_command(options: StudyRunOptions) -> int | None:
             document = carry_out(
                 options.number,
                 out,
-                arms=options.arms.split(",") if options.arms else (),
+                arms=[options.arms] if options.arms else (),
                 changes=read_changes(options.changes),
                 progress=report,
                 say=news,
                 **options.only("seeds", "size", "data"),
+                **options.values_of(WorkerOptions),
             )
     except KeyboardInterrupt:
         news("Runs that are done are kept; the same command goes on from here.")
         raise
     finally:
         torch.set_num_threads(before)
+    options.write_tables(document)
     if options.json:
         return emit({**document, "folder": out})
+    _print_results(document)
+    click.echo(f"written to {out}: results.json, {', '.join(document['files'])}")
+
+
+def _print_results(document: StudyDocument) -> None:
+    """Print means and deviations by arm, the scale and the notes."""
     by_arm: dict[str, dict[str, str]] = {}
     for row in document["results"]:
         known = [value for value in row["values"] if value is not None]
@@ -137,4 +205,3 @@ def run_command(options: StudyRunOptions) -> int | None:
         paragraph(f"Not the paper's scale: {document['scale']}")
     for note in document["notes"]:
         paragraph(f"Note: {note}")
-    click.echo(f"written to {out}: results.json, {', '.join(document['files'])}")

@@ -11,12 +11,13 @@ from compatkit.cli.images import DataOptions, named_options, offline
 from compatkit.cli.options import argument, command, option
 from compatkit.cli.output import clean, counted, emit, news, next_step, progress, warn
 from compatkit.cli.roots import destination
+from compatkit.cli.tables import TableOptions
 from compatkit.cli.workers import WorkerOptions
 from compatkit.experiments.sweeps.records import RunRecord
 from compatkit.experiments.sweeps.results import SweepResult, accuracies
 
 
-class SweepOptions(WorkerOptions, DataOptions):
+class SweepOptions(WorkerOptions, TableOptions, DataOptions):
     """Arguments and options of ``sweep``."""
 
     recipe: Path = argument()
@@ -52,6 +53,7 @@ def sweep_command(options: SweepOptions) -> int | None:
     except KeyboardInterrupt:
         news("The same command with --resume goes on from here.")
         raise
+    options.write_tables(outcome)
     code = 1 if outcome.failed else 0
     if options.json:
         return emit({"registry": root, **to_json(outcome)}, code)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -54,6 +55,21 @@ def line_interval(elapsed: float, every: float = LINE_INTERVAL) -> float:
     return every * (1 if elapsed < 60 else 3 if elapsed < 600 else 6)
 
 
+def remaining(elapsed: float, done: int, left: int) -> str | None:
+    """Return the expected time of the rest, such as ``"3:20"`` or ``"1:04:00"``; None before anything is done.
+
+    Args:
+        elapsed: Seconds that ``done`` took.
+        done: Amount done in that time.
+        left: Amount left.
+    """
+    if done <= 0 or left < 0:
+        return None
+    minutes, seconds = divmod(round(elapsed * left / done), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
+
+
 class Lines:
     """Progress as plain lines, without a terminal; work of less than ``LINE_INTERVAL`` seconds prints none.
 
@@ -64,17 +80,48 @@ class Lines:
 
     def __init__(self, title: str, unit: str = "") -> None:
         self._title, self._unit = title, f" {unit}" if unit else ""
-        self._began = self._reported = time.monotonic()
+        self._began = self._reported = self._stage = time.monotonic()
+        self._state: tuple[int, int, str] | None = None
+        self._first = 0
+        self._lock = threading.Lock()
 
     def __call__(self, done: int, total: int, what: str) -> None:
         """Print a line if one is due; see ``Progress``."""
+        with self._lock:
+            if self._state is None or total != self._state[1]:  # what was done before took none of this time
+                self._first, self._stage = done, time.monotonic()
+            self._state = done, total, what
+            self._print()
+
+    @contextmanager
+    def repeated(self) -> Iterator[Lines]:
+        """Print the last state again inside the context while a long step brings no news."""
+        ended = threading.Event()
+
+        def repeat() -> None:
+            while not ended.wait(LINE_INTERVAL / 2):
+                with self._lock:
+                    self._print()
+
+        thread = threading.Thread(target=repeat, daemon=True)
+        thread.start()
+        try:
+            yield self
+        finally:
+            ended.set()
+            thread.join()
+
+    def _print(self) -> None:
         now = time.monotonic()
-        if now - self._reported < line_interval(now - self._began):
+        if self._state is None or now - self._reported < line_interval(now - self._began):
             return
         self._reported = now
+        done, total, what = self._state
         count = f"{done:,} of {total:,}" if total else f"{done:,}"
+        left = remaining(now - self._stage, done - self._first, total - done)
+        rest = f", {left} left" if left else ""
         item = f"; {visible(redacted(what))}" if what else ""
-        print(f"{self._title}: {count}{self._unit}{item}", file=sys.stderr, flush=True)
+        print(f"{self._title}: {count}{self._unit}{rest}{item}", file=sys.stderr, flush=True)
 
 
 @contextmanager
@@ -87,8 +134,8 @@ def bar(progress: Progress | None = None) -> Iterator[Progress]:
         yield lambda done, total, what: None
         return
     if not sys.stderr.isatty():
-        with silent():
-            yield Lines("images")
+        with silent(), Lines("images").repeated() as lines:
+            yield lines
         return
     shown = _Bar()
     try:

@@ -47,6 +47,10 @@ class Tabular:
         """Return a mapping from columns to plain values for each row; None for missing values."""
         raise NotImplementedError
 
+    def _latex_rows(self) -> Sequence[Row]:
+        """Return the rows of the LaTeX table, if they are others than ``_rows``."""
+        return self._rows()
+
     def to_dataframe(self) -> DataFrame:
         """Return the rows as a pandas data frame.
 
@@ -88,9 +92,11 @@ class Tabular:
                 visible(name): visible(text) if isinstance(text := _plain(value), str) else text
                 for name, value in row.items()
             }
-            for row in self._rows()
+            for row in self._latex_rows()
         ]
-        table = frame(rows, columns_of(rows, self._columns), self._kinds)
+        plain = type(self)._latex_rows is Tabular._latex_rows
+        first, kinds = (self._columns, self._kinds) if plain else ((), {})
+        table = frame(rows, columns_of(rows, first), kinds)
         if (grid := self._grid()) is not None:
             row, column, cell = grid
             table = table.pivot(index=row, columns=column, values=cell).reset_index()

@@ -71,7 +71,7 @@ def offered(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
     [
         ("compatkit mat", ["matrix"]),
         ("compatkit --quiet st", ["study"]),
-        ("compatkit study ", ["list", "run"]),
+        ("compatkit study ", ["list", "run", "show"]),
         ("compatkit ls --js", ["--json"]),
         ("compatkit show dig", ["digits/mnist.extractor", "digits/mnist.head"]),
         ("compatkit check d", ["digits/mnist.extractor"]),

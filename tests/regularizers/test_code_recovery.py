@@ -131,7 +131,7 @@ def test_figures_of_codes_by_hand() -> None:
 def test_the_study_measures_and_draws(tmp_path: Path) -> None:
     from small import write_pack
 
-    from compatkit.experiments.studies import carry_out
+    from compatkit.experiments.studies import run as carry_out
 
     write_pack(tmp_path, data_set("mnist", classes=tuple("0123456789"), size=(28, 28), count=80))
     changes = {"steps": 2, "batch_size": 8, "train": 0, "judge_steps": 2}

@@ -156,15 +156,19 @@ def test_a_history_has_the_seed_and_a_column_a_loss() -> None:
     assert fit.history == rows and ck.Fit({}, {}, {}, [], "").history.to_csv() == "seed,task,step,loss\n"
 
 
-def test_a_study_has_a_row_a_run_with_arm_and_seed() -> None:
+def test_a_study_has_a_row_a_figure_with_arm_and_seed() -> None:
     results = [
         {"arm": "plain", "metric": "accuracy", "unit": "1", "values": [0.5, 0.75]},
         {"arm": "dcc", "metric": "accuracy", "unit": "1", "values": [1.0, None]},
     ]
-    document = ck.studies.StudyDocument(study="0.1", size="cpu", seeds=[0, 1], results=results)
+    seconds = {"plain": [1.0, 2.0], "dcc": [3.0, 4.0]}
+    document = ck.studies.StudyDocument(
+        study="0.1", size="cpu", seeds=[0, 1], results=results, seconds=seconds
+    )
     frame = document.to_dataframe()
     assert frame[["arm", "seed"]].to_numpy().tolist() == [["plain", 0], ["plain", 1], ["dcc", 0], ["dcc", 1]]
-    assert frame["accuracy"].tolist()[:3] == [0.5, 0.75, 1.0] and math.isnan(frame["accuracy"].tolist()[3])
+    assert frame["value"].tolist()[:3] == [0.5, 0.75, 1.0] and math.isnan(frame["value"].tolist()[3])
+    assert frame["seconds"].tolist() == [1.0, 2.0, 3.0, 4.0]
 
 
 def test_verdicts_have_a_row_a_pair() -> None:

@@ -6,6 +6,7 @@ from typing import Any, Literal, NotRequired, TypedDict
 
 from compatkit.adapters.cutting.discovery import CutPoint
 from compatkit.data.summary import DataSummary
+from compatkit.experiments.studies.durations import Expected
 from compatkit.health.observation import Observation
 from compatkit.plugins.discovery import Listed
 
@@ -103,6 +104,8 @@ class Study(TypedDict):
         measures: What it measures.
         sizes: Settings by size.
         scale: How each size differs from the paper.
+        extends: Arm that arms of the user extend; null if the study takes none.
+        expected: Expected time of a seed of all arms by size; null where nothing was measured.
         distribution: Distribution that has it.
         version: Version of the distribution.
     """
@@ -116,6 +119,8 @@ class Study(TypedDict):
     measures: list[StudyMeasure]
     sizes: dict[str, dict[str, Any]]
     scale: dict[str, str]
+    extends: str | None
+    expected: dict[str, Expected | None]
     distribution: str | None
     version: str | None
 
@@ -162,6 +167,7 @@ class StudyRun(TypedDict):
         scale: How the size differs from the paper; empty if it does not.
         notes: What else is worth knowing.
         settings: Settings of the size.
+        own_arms: Regularizers of each arm of the user; absent in results of older versions.
         seeds: Seeds.
         seconds: Time of each run, by arm.
         versions: Versions of libraries, each once.
@@ -169,7 +175,7 @@ class StudyRun(TypedDict):
         data: Data sets with digests, each once.
         command: Command that repeats it.
         files: Files that were written.
-        folder: Folder of the files.
+        folder: Folder of the files, after a run.
     """
 
     schema: int
@@ -182,6 +188,7 @@ class StudyRun(TypedDict):
     scale: str
     notes: list[str]
     settings: dict[str, Any]
+    own_arms: NotRequired[dict[str, list[dict[str, Any]]]]
     seeds: list[int]
     seconds: dict[str, list[float]]
     versions: list[Any]
@@ -189,7 +196,7 @@ class StudyRun(TypedDict):
     data: list[Any]
     command: NotRequired[str]
     files: list[str]
-    folder: str
+    folder: NotRequired[str]
 
 
 DOCUMENTS: dict[str, Any] = {
@@ -203,4 +210,5 @@ DOCUMENTS: dict[str, Any] = {
     "recipe": Recipe,
     "study list": [(Study, BrokenStudy)],
     "study run": StudyRun,
+    "study show": (Study, StudyRun),
 }

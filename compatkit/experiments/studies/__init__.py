@@ -1,8 +1,8 @@
 """Studies: numbered experiments of papers with their runs and results."""
 
 from compatkit.experiments.studies.finding import find, numbers
-from compatkit.experiments.studies.results import Results, StudyDocument
-from compatkit.experiments.studies.running import carry_out
+from compatkit.experiments.studies.results import Results, StudyDocument, read
+from compatkit.experiments.studies.running import carry_out as run
 from compatkit.experiments.studies.runs import Run
 from compatkit.experiments.studies.study import Measure, Outcome, Reported, Study
 
@@ -14,7 +14,8 @@ __all__ = [
     "Run",
     "Study",
     "StudyDocument",
-    "carry_out",
     "find",
     "numbers",
+    "read",
+    "run",
 ]

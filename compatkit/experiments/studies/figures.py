@@ -58,13 +58,13 @@ def _bars(results: Results) -> Figure:
     rows = max(1, math.ceil(len(measures) / columns))
     figure = Figure(figsize=(wide * columns, 2.7 * rows + 0.6), dpi=DPI, layout="constrained")
     first: Axes | None = None  # shares use a common scale, so that panels can be compared
-    study_arms = results.installed.study.arms
+    places = {arm: place for place, arm in enumerate((*results.installed.study.arms, *results.own_arms))}
     for index, measure in enumerate(measures):
         share = measure.unit == "1" and _are_shares(results, measure.name)
         axes = figure.add_subplot(rows, columns, index + 1, sharey=first if share else None)
         first = axes if share else first
         for x, arm in enumerate(results.arms):
-            color = COLORS[study_arms.index(arm) % len(COLORS)]  # independent of the selected arms
+            color = COLORS[places[arm] % len(COLORS)]  # independent of the selected arms
             _bar(axes, x, results.known(arm, measure.name), color)
         axes.set_xticks(range(len(results.arms)), results.arms, rotation=30, ha="right", fontsize=8)
         axes.set_xlim(-0.6, len(results.arms) - 0.4)

@@ -72,27 +72,6 @@ def find_all() -> tuple[list[InstalledStudy], dict[str, CompatkitError]]:
     return studies, broken
 
 
-def arms_of(installed: InstalledStudy, arms: Iterable[str]) -> tuple[str, ...]:
-    """Return the selected arms in the study's order.
-
-    Args:
-        installed: Study.
-        arms: Names of arms; empty for all.
-
-    Raises:
-        UsageError: An arm is unknown; the message suggests a similar one.
-    """
-    selected = [name.strip() for name in arms]
-    for name in selected:
-        if name not in installed.study.arms:
-            raise UsageError(
-                f"Study {installed.number} has no arm {name!r}.{suggest(name, installed.study.arms)} Its arms are "
-                f"{', '.join(installed.study.arms)}.",
-                subject=name,
-            )
-    return tuple(arm for arm in installed.study.arms if arm in selected or not selected)
-
-
 def _sort_key(number: str) -> list[tuple[float, str]]:
     """Return a sort key: 0.1b is after 0.1 and before 0.2, words are after numbers."""
     parts = (re.fullmatch(r"(\d*)(.*)", part) for part in number.split("."))

@@ -35,6 +35,7 @@ class StudyRecord:
         versions: Versions of the packages that affect the results.
         machine: Processor, device, threads.
         data: Digests of the data by split.
+        added: Regularizers of an arm of the user as tables, with their versions; empty for arms of the study.
     """
 
     study: str
@@ -49,6 +50,7 @@ class StudyRecord:
     versions: Mapping[str, str]
     machine: Mapping[str, Any]
     data: Mapping[str, str]
+    added: Sequence[Mapping[str, Any]] = ()
 
     @property
     def measured(self) -> bool:
@@ -86,7 +88,7 @@ def read(folder: Path) -> list[StudyRecord]:
     if len(complete) < len(data):
         with environment("write", path):
             os.truncate(path, len(complete))
-    return [_parse(line, number, path) for number, line in enumerate(complete.splitlines(), 1)]
+    return [from_line(line, number, path) for number, line in enumerate(complete.splitlines(), 1)]
 
 
 def append(folder: Path, record: StudyRecord) -> None:
@@ -101,18 +103,31 @@ def append(folder: Path, record: StudyRecord) -> None:
     """
     path = folder / FILE
     with environment("write", path), path.open("a", encoding="utf-8") as file:
-        file.write(_format(record))
+        file.write(to_line(record))
         file.flush()
         os.fsync(file.fileno())
 
 
-def _format(record: StudyRecord) -> str:
+def to_line(record: StudyRecord) -> str:
+    """Return a record as one line of JSON."""
     fields = attrs.fields(StudyRecord)
     values = {key_of(field): getattr(record, field.name) for field in fields}
+    if not record.added:  # as in every record of an arm of the study
+        del values["added"]
     return json.dumps(values, allow_nan=False) + "\n"
 
 
-def _parse(line: bytes, number: int, path: Path) -> StudyRecord:
+def from_line(line: bytes, number: int, path: Path) -> StudyRecord:
+    """Read the output of ``to_line``.
+
+    Args:
+        line: The line.
+        number: Its number, for messages.
+        path: Its file, for messages.
+
+    Raises:
+        FormatError: It is not a run.
+    """
     try:
         record = parse_record(StudyRecord, json.loads(line), f"{path}: line {number}")
         settings = {RENAMED.get(name, name): value for name, value in record.settings.items()}

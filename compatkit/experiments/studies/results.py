@@ -3,42 +3,95 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
 import attrs
 
+from compatkit.errors import FormatError, UsageError
+from compatkit.experiments.folders import read_json
 from compatkit.experiments.spread import Spread
+from compatkit.experiments.studies.arms import Arm
 from compatkit.experiments.studies.finding import InstalledStudy, settings_of
 from compatkit.experiments.studies.records import StudyRecord
 from compatkit.experiments.studies.study import Measure, Reported
+from compatkit.foundation.addresses import local
 from compatkit.reports.markdown import escape
 from compatkit.reports.tabular import Tabular
 
 SCHEMA = 1
+RESULTS = "results.json"
 
 
 class StudyDocument(Tabular, dict[str, Any]):
     """Content of ``results.json``: JSON values by name; ``StudyDocument(json.loads(text))`` reads an existing file.
 
-    The table has a row for each run, with arm, seed and each measure as columns.
+    The table has a row for each figure: a measure of a run. ``to_latex`` has a row for each arm and a column for each
+    measure: mean and standard deviation over seeds.
     """
 
-    _columns = ("study", "size", "arm", "seed")
+    _columns = ("study", "size", "arm", "own_arm", "seed", "metric", "value", "unit", "seconds")
+    _kinds: ClassVar[Mapping[str, str]] = {"value": "float64", "seed": "Int64", "seconds": "float64"}
 
     def _rows(self) -> list[dict[str, Any]]:
-        arms = dict.fromkeys(result["arm"] for result in self["results"])
+        own = self.get("own_arms", {})
         return [
-            {"study": self["study"], "size": self["size"], "arm": arm, "seed": seed}
-            | {
-                result["metric"]: result["values"][index]
-                for result in self["results"]
-                if result["arm"] == arm
+            {
+                "study": self["study"],
+                "size": self["size"],
+                "arm": result["arm"],
+                "own_arm": result["arm"] in own,
             }
-            for arm in arms
-            for index, seed in enumerate(self["seeds"])
+            | {"seed": seed, "metric": result["metric"], "value": value, "unit": result["unit"]}
+            | {"seconds": self["seconds"][result["arm"]][index]}
+            for result in self["results"]
+            for index, (seed, value) in enumerate(zip(self["seeds"], result["values"], strict=True))
         ]
+
+    def _latex_rows(self) -> list[dict[str, Any]]:
+        rows: dict[str, dict[str, Any]] = {}
+        for result in self["results"]:
+            spread = Spread.of([value for value in result["values"] if value is not None])
+            unit = "" if result["unit"] == "1" else f" ({result['unit']})"
+            row = rows.setdefault(result["arm"], {"arm": result["arm"]})
+            row[f"{result['metric']}{unit}"] = None if spread is None else str(spread)
+        return list(rows.values())
+
+
+def read(folder: str | os.PathLike[str]) -> StudyDocument:
+    """Return the results that a study wrote to a folder; reads ``results.json`` alone.
+
+    Args:
+        folder: Folder of a study, as ``run`` or ``compatkit study run --out`` leaves it.
+
+    Raises:
+        UsageError: The folder holds no results.
+        FormatError: ``results.json`` is damaged, or of another version.
+        EnvironmentFailure: It cannot be read.
+    """
+    path = Path(local(folder, "a folder of results")) / RESULTS
+    document = read_json(path)
+    if document is None:
+        raise UsageError(f"{path.parent} holds no {RESULTS}; run the study first.", subject=path.parent)
+    shape = {"results": list, "seeds": list, "seconds": dict, "study": str, "size": str}
+    wrong = not isinstance(document, dict) or any(
+        not isinstance(document.get(name), kind) for name, kind in shape.items()
+    )
+    if wrong or document.get("schema") != SCHEMA:
+        raise FormatError(
+            f"{path} is no result of a study as this version writes it (schema {SCHEMA}).", subject=path
+        )
+    keys = {"arm", "metric", "unit", "values"}
+    count = len(document["seeds"])
+    for entry in document["results"]:
+        if not isinstance(entry, dict) or entry.keys() != keys or len(entry["values"]) != count:
+            raise FormatError(
+                f"{path}: a result needs {', '.join(sorted(keys))} with {count} values.", subject=path
+            )
+    return StudyDocument(document)
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -49,7 +102,8 @@ class Results:
         installed: Study.
         size: Size of the study.
         settings: Settings of all runs.
-        arms: Arms in the study's order.
+        arms: Arms in the study's order, then those of the user.
+        own_arms: Arms of the user by name.
         seeds: Seeds from 0.
         data_given: Whether the runs used a given folder of data sets.
         records: Record by arm and seed.
@@ -62,6 +116,7 @@ class Results:
     seeds: tuple[int, ...]
     data_given: bool
     records: Mapping[tuple[str, int], StudyRecord]
+    own_arms: Mapping[str, Arm] = attrs.field(factory=dict)
 
     @property
     def measures(self) -> tuple[Measure, ...]:
@@ -94,15 +149,21 @@ class Results:
         words = ["compatkit", "study", "run", self.installed.number]
         words += ["--seeds", str(len(self.seeds)), "--size", self.size]
         if self.arms != self.installed.study.arms:
-            words += ["--arms", ",".join(self.arms)]
+            arms = [self.own_arms[arm].text if arm in self.own_arms else arm for arm in self.arms]
+            words += ["--arms", ",".join(arms)]
         for name, value in self.changes.items():
             words += ["--set", f"{name}={json.dumps(value)}"]
         return shlex.join([*words, *(["--data", "DIR"] if self.data_given else []), "--out", "OUT"])
 
     @property
     def notes(self) -> list[str]:
-        """Distinct notes of all runs."""
-        return list(dict.fromkeys(note for record in self.records.values() for note in record.notes))
+        """What arms of the user are, and the distinct notes of all runs."""
+        own = [
+            f"{name} is not an arm of the study: it is {arm.base} with {arm.text.partition('=')[2]}"
+            f"{_by(arm.versions)}."
+            for name, arm in self.own_arms.items()
+        ]
+        return own + list(dict.fromkeys(note for record in self.records.values() for note in record.notes))
 
     @property
     def paper(self) -> tuple[Reported, ...]:
@@ -155,6 +216,7 @@ class Results:
             "scale": self.scale,
             "notes": self.notes,
             "settings": dict(self.settings),
+            "own_arms": {name: arm.to_json() for name, arm in self.own_arms.items()},
             "seeds": list(self.seeds),
             "seconds": {arm: [self.records[arm, seed].seconds for seed in self.seeds] for arm in self.arms},
             "versions": _distinct([record.versions for record in runs]),
@@ -163,6 +225,11 @@ class Results:
             "command": self.command,
             "files": list(files),
         }
+
+
+def _by(versions: Sequence[str]) -> str:
+    known = list(dict.fromkeys(filter(None, versions)))
+    return f", by {', '.join(known)}" if known else ""
 
 
 def _distinct(values: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -205,10 +272,11 @@ def _grid(results: Results) -> list[str]:
         for measure in measures
     }
     titles = {measure.name: escape(measure.title) + _unit(measure.unit) for measure in measures}
+    titles_of = {arm: f"{arm} (not the study's)" if arm in results.own_arms else arm for arm in arms}
     if len(measures) > len(arms):
         rows = [[titles[measure.name], *(cells[arm, measure.name] for arm in arms)] for measure in measures]
-        return _table(["", *map(escape, arms)], rows)
-    rows = [[escape(arm), *(cells[arm, measure.name] for measure in measures)] for arm in arms]
+        return _table(["", *map(escape, titles_of.values())], rows)
+    rows = [[escape(titles_of[arm]), *(cells[arm, measure.name] for measure in measures)] for arm in arms]
     return _table(["arm", *titles.values()], rows)
 
 

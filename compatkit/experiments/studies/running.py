@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import json
-import platform
-import time
 from collections.abc import Callable, Mapping, Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from compatkit.errors import UsageError, type_of
+from compatkit.errors import UsageError
 from compatkit.experiments.folders import created_folder
 from compatkit.experiments.studies import records
-from compatkit.experiments.studies.finding import InstalledStudy, arms_of, find, settings_of
+from compatkit.experiments.studies.arms import Arm, ArmArgument, arms_of
+from compatkit.experiments.studies.carrying import carry_out_run, discard_checkpoint
+from compatkit.experiments.studies.finding import find, settings_of
+from compatkit.experiments.studies.jobs import run_in_workers
 from compatkit.experiments.studies.records import StudyRecord
-from compatkit.experiments.studies.results import Results, StudyDocument, render
-from compatkit.experiments.studies.runs import Run, StudyData
-from compatkit.experiments.studies.study import CPU, Outcome
+from compatkit.experiments.studies.results import RESULTS, Results, StudyDocument, render
+from compatkit.experiments.studies.runs import Run, RunPlan, StudyData
+from compatkit.experiments.studies.study import CPU
 from compatkit.foundation.addresses import local
+from compatkit.plugins.launching import AUTO, Launcher
 from compatkit.reports.writing import write
 
 Say = Callable[[str], None]
-RESULTS, TABLE = "results.json", "table.md"
+Progress = Callable[[int, int, str], None]
+TABLE = "table.md"
 
 
 def carry_out(
@@ -31,10 +33,13 @@ def carry_out(
     *,
     seeds: int = 5,
     size: str = CPU,
-    arms: Sequence[str] = (),
+    arms: Sequence[ArmArgument] = (),
     data: str | None = None,
     changes: Mapping[str, Any] | None = None,
-    progress: Callable[[int, int, str], None] = lambda done, total, what: None,
+    workers: int | None = None,
+    launcher: str = AUTO,
+    cluster: str | None = None,
+    progress: Progress = lambda done, total, what: None,
     say: Say = lambda text: None,
 ) -> StudyDocument:
     """Carry out the runs of a study that are missing in a folder, and write results, table and figures there.
@@ -44,9 +49,16 @@ def carry_out(
         out: Folder for records and results; created if missing.
         seeds: Number of seeds, counted from 0.
         size: Name of a size of the study.
-        arms: Names of arms; empty for all.
+        arms: Names of arms; empty for all of the study's. ``"mine=dcc+cross_barlow:weight=.01"``, or the mapping
+            ``{"mine": ["dcc", ck.use("cross_barlow", weight=0.01)]}``, is an arm of the user: the study's baseline
+            with these regularizers.
         data: Folder of data sets; None for the search path of ``compatkit.data.load``.
         changes: Settings to use instead of those of the size.
+        workers: Number of runs at a time, each in a process of its own with the threads of this one; None carries out
+            one after the other here.
+        launcher: ``"process"`` (on this machine), ``"ray"`` (on a cluster), ``"sequential"``, a plugin's, or
+            ``"auto"``: ``ray`` if ``cluster`` is given, processes if ``workers`` is.
+        cluster: Address of a cluster, whose machines must see ``out`` and the data sets at the same paths.
         progress: Callback with the number of finished runs, the number of all runs, and the current step.
         say: Callback with each message.
 
@@ -56,6 +68,8 @@ def carry_out(
     Raises:
         UnknownName: The study is unknown.
         UsageError: An arm, a size or a setting is unknown, or the folder has runs with other settings or images.
+        PluginError: A plugin of an arm is broken, or refuses a setting.
+        Incomplete: Processes of runs died twice, or their runs failed; all others are recorded.
         DataError: A data set is missing.
         EnvironmentFailure: The folder cannot be written.
     """
@@ -63,29 +77,42 @@ def carry_out(
         raise UsageError(f"A study needs at least one seed, got {seeds}.")
     installed = find(number)
     settings, selected_arms = settings_of(installed, size, changes), arms_of(installed, arms)
+    launch = Launcher(launcher, workers, cluster)
     folder = Path(local(out, "a folder of results"))
     with created_folder(folder):
-        finished = _recorded_runs(folder, {"study": number, "size": size, **settings}, say)
+        finished = _recorded_runs(folder, {"study": number, "size": size, **settings}, selected_arms, say)
         digests = {split: digest for record in finished.values() for split, digest in record.data.items()}
-        study_data = StudyData(number, data, digests, folder)
-        runs = [(arm, seed) for seed in range(seeds) for arm in selected_arms]
-        for index, (arm, seed) in enumerate(runs):
-            if (arm, seed) in finished:
-                continue
-            progress(index, len(runs), f"{arm}, seed {seed}")
-            run = Run(number, arm, seed, settings, study_data)
-            finished[arm, seed] = record = _carry_out_run(installed, run, size)
+        wanted = [(arm, seed) for seed in range(seeds) for arm in selected_arms]
+        runs = [(arm.name, seed) for arm, seed in wanted]
+        missing = [(arm, seed) for arm, seed in wanted if (arm.name, seed) not in finished]
+
+        def finish(record: StudyRecord) -> None:
+            finished[record.arm, record.seed] = record
             if record.measured:  # skipped runs are tried again next time
                 records.append(folder, record)
-                if run.checkpoint is not None:
-                    run.checkpoint.unlink(missing_ok=True)
             say(_summary(record))
+
+        if launch.here:
+            study_data = StudyData(number, data, digests, folder)
+            for arm, seed in missing:
+                progress(
+                    len(runs) - len(missing) + missing.index((arm, seed)),
+                    len(runs),
+                    f"{arm.name}, seed {seed}",
+                )
+                run = Run(number, arm.base, seed, settings, study_data, added=arm.added, name=arm.name)
+                finish(carry_out_run(installed, run, arm, size))
+                discard_checkpoint(run)
+        else:
+            planned = RunPlan(number, size, settings, data, digests, folder)
+            run_in_workers(launch, planned, missing, len(runs), finish, progress)
         progress(len(runs), len(runs), "writing")
         results = Results(
             installed=installed,
             size=size,
             settings=settings,
-            arms=selected_arms,
+            arms=tuple(arm.name for arm in selected_arms),
+            own_arms={arm.name: arm for arm in selected_arms if arm.added},
             seeds=tuple(range(seeds)),
             data_given=data is not None,
             records={key: finished[key] for key in runs},
@@ -93,11 +120,13 @@ def carry_out(
         return _write(results, folder)
 
 
-def _recorded_runs(folder: Path, plan: Mapping[str, Any], say: Say) -> dict[tuple[str, int], StudyRecord]:
+def _recorded_runs(
+    folder: Path, plan: Mapping[str, Any], arms: Sequence[Arm], say: Say
+) -> dict[tuple[str, int], StudyRecord]:
     """Return the recorded runs by arm and seed.
 
     Raises:
-        UsageError: A run has another plan.
+        UsageError: A run has another plan, or its arm other regularizers.
     """
     recorded = [record for record in records.read(folder) if record.measured]
     other_plans = [record.plan for record in recorded if record.plan != plan]
@@ -113,6 +142,18 @@ def _recorded_runs(folder: Path, plan: Mapping[str, Any], say: Say) -> dict[tupl
             "folder (--out).",
             subject=folder,
         )
+    for arm in arms:
+        others = [
+            record.added
+            for record in recorded
+            if record.arm == arm.name and list(record.added) != arm.to_json()
+        ]
+        if others:
+            raise UsageError(
+                f"{folder} holds runs of an arm {arm.name!r} with other regularizers: {others[0]} there, "
+                f"{arm.to_json()} here. Give the arm another name, or name another folder (--out).",
+                subject=arm.name,
+            )
     if recorded:
         say(f"already there: {_count(len(recorded))}")
     return {(record.arm, record.seed): record for record in recorded}
@@ -120,39 +161,6 @@ def _recorded_runs(folder: Path, plan: Mapping[str, Any], say: Say) -> dict[tupl
 
 def _count(runs: int) -> str:
     return "1 run" if runs == 1 else f"{runs} runs"
-
-
-def _carry_out_run(installed: InstalledStudy, run: Run, size: str) -> StudyRecord:
-    """Carry out one run."""
-    import torch
-
-    start = time.perf_counter()
-    outcome = installed.study.run(run)
-    if not isinstance(outcome, Outcome):
-        raise installed.owner.error(f"its run returned {type_of(outcome)}; expected an Outcome.")
-    measures = {measure.name for measure in installed.study.measures}
-    if unknown := sorted(outcome.values.keys() - measures):
-        raise installed.owner.error(f"its run measures {unknown[0]!r}, which is not one of its measures.")
-    seconds = round(time.perf_counter() - start, 2)
-    owner = installed.owner.distribution or "compatkit"
-    versions = {name: version(name) for name in ("compatkit", "torch", "numpy")}
-    versions |= {owner: installed.owner.version or "unknown", "python": platform.python_version()}
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
-    machine = {"processor": platform.machine(), "device": device, "threads": torch.get_num_threads()}
-    return StudyRecord(
-        study=run.study,
-        size=size,
-        arm=run.arm,
-        seed=run.seed,
-        settings=dict(run.settings),
-        values=dict(outcome.values),
-        figure_data=dict(outcome.figure_data),
-        notes=list(outcome.notes),
-        seconds=seconds,
-        versions=versions,
-        machine=machine,
-        data=run.digests(),
-    )
 
 
 def _write(results: Results, folder: Path) -> StudyDocument:

@@ -14,6 +14,7 @@ from compatkit.errors import DataError, UnknownName, UsageError
 
 if TYPE_CHECKING:
     from compatkit.data.dataset import DataSet
+    from compatkit.plugins import RegularizerConfig
 
 
 @attrs.define(eq=False)
@@ -85,15 +86,38 @@ def _shorten(digest: str) -> str:
     return digest.rpartition(":")[2][:12]
 
 
+@attrs.frozen
+class RunPlan:
+    """What all runs of a study share, as values that any process understands.
+
+    Attributes:
+        study: Number of the study.
+        size: Size of the study.
+        settings: Settings of all runs.
+        root: Folder of data sets, or None.
+        digests: Digests of the images of earlier runs, by split.
+        folder: Folder of the runs.
+    """
+
+    study: str
+    size: str
+    settings: Mapping[str, Any]
+    root: str | None
+    digests: Mapping[str, str]
+    folder: Path
+
+
 @attrs.define(eq=False)
 class Run:
     """Run of an arm with a seed.
 
     Attributes:
         study: Number of the study.
-        arm: Arm of the study.
+        arm: Arm of the study; for an arm of the user the one that it extends.
         seed: Seed of all random numbers.
         settings: Settings of the size, with the requested changes.
+        added: Regularizers of an arm of the user, to be used besides those of ``arm``; empty for arms of the study.
+        name: Name of the arm in results; empty for that of the study.
     """
 
     study: str
@@ -102,6 +126,8 @@ class Run:
     settings: Mapping[str, Any]
     _data: StudyData
     _used: set[str] = attrs.field(factory=set)
+    added: tuple[RegularizerConfig, ...] = ()
+    name: str = ""
 
     def load(self, name: str) -> DataSet:
         """Return a data set by name; all runs share it.
@@ -148,8 +174,13 @@ class Run:
         """Checkpoint file of the run, deleted when the run is done; None without a folder."""
         if self._data.folder is None:
             return None
-        plan = hashlib.sha256(json.dumps(self.settings, sort_keys=True).encode()).hexdigest()
-        return self._data.folder / f"{self.arm}-{self.seed}-{plan[:12]}.checkpoint"
+        plan = hashlib.sha256(json.dumps(self._plan, sort_keys=True).encode()).hexdigest()
+        return self._data.folder / f"{self.name or self.arm}-{self.seed}-{plan[:12]}.checkpoint"
+
+    @property
+    def _plan(self) -> Any:
+        added = [attrs.asdict(use) for use in self.added]
+        return [self.settings, added] if added else self.settings
 
     def digests(self) -> dict[str, str]:
         """Return the digests of the loaded splits by name."""

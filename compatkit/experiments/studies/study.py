@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 CPU, PAPER = "cpu", "paper"
 """Sizes of every study: minutes on two cores, and the paper's size."""
-_WORD = re.compile(r"[a-z0-9][a-z0-9_.+-]*")
+WORD = re.compile(r"[a-z0-9][a-z0-9_.+-]*")
+"""Name of an arm or a measure."""
 
 
 @attrs.frozen(kw_only=True)
@@ -107,6 +108,8 @@ class Study:
             compared. Empty if nothing differs.
         paper: Values in the paper.
         data: Names of the data sets that it reads from files.
+        extends: Arm that arms of the user extend by regularizers, ``run.added``; None: there are no such arms.
+        closed: Why there are no such arms.
         run: Function that carries out a run of an arm with a seed.
         draw: Function that draws further figures from ``Results``: PNG by file name without suffix.
 
@@ -125,15 +128,21 @@ class Study:
     run: Callable[[Run], Outcome]
     draw: Callable[[Any], Mapping[str, bytes]] | None = None  # takes Results, which import this module
     data: tuple[str, ...] = ()
+    extends: str | None = None
+    closed: str = ""
 
     def __attrs_post_init__(self) -> None:
         """Check names and sizes."""
         for what, names in (("arms", self.arms), ("measures", [measure.name for measure in self.measures])):
-            wrong = [name for name in names if not _WORD.fullmatch(name)]
+            wrong = [name for name in names if not WORD.fullmatch(name)]
             if wrong or not names or len(set(names)) != len(names):
                 raise UsageError(
                     f"Study {self.title!r}: {what} must be distinct lower-case words; got {', '.join(names) or 'none'}."
                 )
+        if self.extends is not None and self.extends not in self.arms:
+            raise UsageError(
+                f"Study {self.title!r}: it extends {self.extends!r}, which is not one of its arms."
+            )
         missing = [size for size in (CPU, PAPER) if size not in self.sizes or size not in self.scale]
         if missing:
             raise UsageError(

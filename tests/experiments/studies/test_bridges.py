@@ -10,7 +10,8 @@ import torch
 from small import data_set, write_pack
 
 from compatkit.adapters.builders import create
-from compatkit.experiments.studies import carry_out, find
+from compatkit.experiments.studies import find
+from compatkit.experiments.studies import run as carry_out
 
 TINY: dict[str, Any] = {
     "base": [["resnet8_cifar", "layer2", {}]],

@@ -13,7 +13,8 @@ from scipy import stats
 from small import data_set, write_pack
 
 from compatkit.data.dataset import DataSet, Split
-from compatkit.experiments.studies import Run, carry_out, find
+from compatkit.experiments.studies import Run, find
+from compatkit.experiments.studies import run as carry_out
 from compatkit.experiments.studies.finding import settings_of
 from compatkit.experiments.studies.runs import StudyData
 from compatkit_plugins.metrics.theory_transfer import Transfer

@@ -10,7 +10,8 @@ from pathlib import Path
 import attrs
 import pytest
 
-from compatkit.experiments.studies import carry_out, records
+from compatkit.experiments.studies import records
+from compatkit.experiments.studies import run as carry_out
 from compatkit.experiments.studies.finding import find, read_changes, settings_of
 
 RESULTS = Path(__file__).parents[3] / "docs" / "results"
@@ -56,7 +57,7 @@ def test_runs_with_former_names_of_settings_are_continued(
     def refuse(*args: object) -> None:
         raise AssertionError("a kept run is carried out again")
 
-    monkeypatch.setattr("compatkit.experiments.studies.running._carry_out_run", refuse)
+    monkeypatch.setattr("compatkit.experiments.studies.running.carry_out_run", refuse)
     document = carry_out("4.9", tmp_path, seeds=2, arms=("scratch",), changes={"backbone": "lenet_5"})
     assert (tmp_path / records.FILE).read_bytes() == before
     assert (document["settings"]["model"], document["settings"]["cut"]) == ("lenet_5", "forward_features")

@@ -11,7 +11,8 @@ import torch
 from small import data_set, write_pack
 
 import compatkit as ck
-from compatkit.experiments.studies import carry_out, find, numbers
+from compatkit.experiments.studies import find, numbers
+from compatkit.experiments.studies import run as carry_out
 from compatkit.experiments.studies.finding import _sort_key
 from compatkit_studies._arms import half_sum, regularizers
 from compatkit_studies._features import to_pixels

@@ -10,7 +10,8 @@ import pytest
 import torch
 from small import data_set, write_pack
 
-from compatkit.experiments.studies import Run, carry_out, find
+from compatkit.experiments.studies import Run, find
+from compatkit.experiments.studies import run as carry_out
 from compatkit.experiments.studies.finding import settings_of
 from compatkit.experiments.studies.runs import StudyData
 from compatkit_studies._random_labels import TASK, compare, finetune, permuted, pretrain, subsets

@@ -12,7 +12,8 @@ from small import data_set, quick, write_pack
 
 import compatkit as ck
 from compatkit.errors import UsageError
-from compatkit.experiments.studies import Run, carry_out, find
+from compatkit.experiments.studies import Run, find
+from compatkit.experiments.studies import run as carry_out
 from compatkit.experiments.studies.finding import settings_of
 from compatkit.experiments.studies.records import read
 from compatkit.experiments.studies.runs import StudyData

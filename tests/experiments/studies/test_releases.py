@@ -12,7 +12,8 @@ import torch.nn.functional as F
 from small import data_set, write_pack
 
 import compatkit as ck
-from compatkit.experiments.studies import Run, carry_out, find
+from compatkit.experiments.studies import Run, find
+from compatkit.experiments.studies import run as carry_out
 from compatkit.experiments.studies.finding import settings_of
 from compatkit.experiments.studies.runs import StudyData
 from compatkit_studies._chain import chain, means

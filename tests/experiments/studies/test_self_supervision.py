@@ -7,7 +7,8 @@ from pathlib import Path
 from small import data_set, write_pack
 
 import compatkit as ck
-from compatkit.experiments.studies import Run, carry_out, find
+from compatkit.experiments.studies import Run, find
+from compatkit.experiments.studies import run as carry_out
 from compatkit.experiments.studies.finding import settings_of
 from compatkit.experiments.studies.runs import StudyData
 from compatkit_studies.self_supervision import ARMS, regularizers

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from compatkit.data import loading
-from compatkit.experiments.studies import carry_out
+from compatkit.experiments.studies import run as carry_out
 from compatkit_plugins.data_sets.smoke import captured_smoke, smoke
 from compatkit_plugins.networks.generative import image_autoencoder, super_resolution
 from compatkit_plugins.regularizers.reverse_pass.full import reconstruct

@@ -14,7 +14,8 @@ from small import data_set, quick, write_pack
 
 import compatkit as ck
 from compatkit.adapters.cutting.planning import plan
-from compatkit.experiments.studies import Outcome, Run, carry_out, find
+from compatkit.experiments.studies import Outcome, Run, find
+from compatkit.experiments.studies import run as carry_out
 from compatkit.experiments.studies.finding import settings_of
 from compatkit.experiments.studies.runs import StudyData
 from compatkit_studies import common_classes, joint_incremental, pretrained_init, same_data
