@@ -24,7 +24,7 @@ def _read_stub() -> dict[str, tuple[str, str]]:
 
 
 _SOURCES = _read_stub()
-__all__ = ["__version__", *_SOURCES]
+__all__ = ["__version__", *_SOURCES]  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> Any:

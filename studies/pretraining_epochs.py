@@ -31,8 +31,14 @@ from ._fine_tuning import LENET, PAPER, REFERENCE, TASK, few, network, source, t
 STAGES = 5
 """Number of pretrained weights to keep."""
 NAME = f"zoo/{TASK}"
-SMALL: dict[str, Any] = {**LENET, "source_train": 1500, "target": "usps", "few": 100, "steps": 150}
-SMALL |= {"epochs": [1, 3, 10, 30, 60]}
+SMALL: dict[str, Any] = {
+    **LENET,
+    "source_train": 1500,
+    "target": "usps",
+    "few": 100,
+    "steps": 150,
+    "epochs": [1, 3, 10, 30, 60],
+}
 LARGE: dict[str, Any] = {
     **PAPER,
     "target": "stl10",

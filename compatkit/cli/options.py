@@ -37,7 +37,7 @@ class PathType(click.Path):
         return super().convert(local(value, f"{param.opts[-1] if param else 'it'}"), param, ctx)
 
 
-TYPES: Mapping[str, Callable[..., click.ParamType]] = {
+TYPES: Mapping[str, Callable[..., click.ParamType[Any]]] = {
     "str": lambda: click.STRING,
     "Path": lambda **settings: PathType(path_type=Path, **settings),
     "int": lambda **limits: click.IntRange(**limits) if limits else click.INT,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, get_args
 
 import attrs
 
@@ -196,7 +196,7 @@ def requirement(level: str) -> Requirement:
         UsageError: The level is unknown.
     """
     if level in REQUIREMENTS:
-        return cast("Requirement", level)
+        return level
     hint = suggest(level, REQUIREMENTS)
     raise UsageError(
         f"Cannot require {level!r}; expected one of {', '.join(REQUIREMENTS)}.{hint}", subject=level

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import attrs
 import torch
@@ -306,7 +306,7 @@ def _pair(
         network, *parts = build_pair(extractor, head, seed=seed, weights=weights)
         network.load_state_dict(drawn, strict=False)
         return network, parts[0], parts[1]
-    state = cast(Mapping[str, Tensor], task.weights)
+    state: Mapping[str, Tensor] = task.weights
     redrawn = () if task.keep_class_layer else class_layer
     body = {name: value for name, value in state.items() if not str(name).startswith(redrawn)}
     expected = {name: value for name, value in network.state_dict().items() if not name.startswith(redrawn)}
