@@ -6,6 +6,8 @@ annotation the option's type. ``--registry``, ``--json``, ``--quiet`` and ``--pl
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -250,6 +252,41 @@ def tags(values: tuple[str, ...]) -> dict[str, str]:
     return texts
 
 
+def logger_tables(values: tuple[str, ...]) -> dict[str, dict[str, Any]]:
+    """Parse ``NAME``, ``NAME=FOLDER`` and ``NAME:KEY=VALUE`` options; those of one name are joined."""
+    tables: dict[str, dict[str, Any]] = {}
+    for value in values:
+        name, sign, rest = re.fullmatch(r"([^=:]*)([=:]?)(.*)", value, re.DOTALL).groups()  # type: ignore[union-attr]
+        key, equals, text = rest.partition("=") if sign == ":" else ("folder", sign, rest)
+        if not name or (sign and not (key and equals)):
+            raise click.BadParameter(
+                f"expected NAME, NAME=FOLDER or NAME:KEY=VALUE, got {name + sign!r:.100}."
+            )
+        table = tables.setdefault(name, {})
+        if sign and key in table:
+            raise click.BadParameter(f"{key!r} of {name!r} is given twice.")
+        if sign:
+            table[key] = text if key == "folder" else _plain(text)
+    return tables
+
+
+def _plain(text: str) -> Any:
+    """Return a number or truth value that a text spells, else the text."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return text
+    return value if isinstance(value, bool | int | float) else text
+
+
+logger_option: Any = option(
+    "Log figures: NAME (csv, tensorboard, mlflow, wandb, or a plugin's) to the run's folder, NAME=FOLDER, and "
+    "NAME:KEY=VALUE for its settings; may be repeated.",
+    "--logger",
+    multiple=True,
+    metavar="NAME[=FOLDER]",
+    convert=logger_tables,
+)
 batch_size_option = option("Images per batch.", min=2, default=256)
 device_option = option("Device: cpu, cuda, ...", default="cpu")
 BN_POLICY_SETTINGS: dict[str, Any] = {"metavar": f"[{'|'.join(POLICIES)}]", "convert": check_policy}

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from compatkit.cli.images import DataOptions, named_options, offline
-from compatkit.cli.options import argument, command, option
+from compatkit.cli.options import argument, command, logger_option, option
 from compatkit.cli.output import clean, counted, emit, news, next_step, progress, warn
 from compatkit.cli.roots import destination
 from compatkit.cli.tables import TableOptions
@@ -26,6 +26,7 @@ class SweepOptions(WorkerOptions, TableOptions, DataOptions):
         "Folder of records; default: REGISTRY-sweeps/RECIPE in the current folder.", metavar="DIR"
     )
     prefix: str | None = option("Prefix of the parts' names, instead of the recipe's.")
+    loggers: dict[str, dict[str, Any]] = logger_option
 
 
 @command("sweep", SweepOptions)
@@ -43,7 +44,9 @@ def sweep_command(options: SweepOptions) -> int | None:
     from compatkit.experiments.sweeps.sweep import Sweep
 
     root = destination()
-    sweep = Sweep.read(options.recipe, **options.load_arguments, prefix=options.prefix)
+    sweep = Sweep.read(
+        options.recipe, **options.load_arguments, prefix=options.prefix, loggers=options.loggers or None
+    )
     varies = ", ".join(f"{axis.path} ({len(axis.values)})" for axis in sweep.axes)
     news(f"{counted(len(sweep.runs), 'run')} of {sweep.file.name}: {varies}")
     try:

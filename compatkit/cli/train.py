@@ -14,7 +14,7 @@ import click
 
 from compatkit.cli.command_line import command_line
 from compatkit.cli.images import DataOptions, named_options, offline
-from compatkit.cli.options import argument, command, option, tags
+from compatkit.cli.options import argument, command, logger_option, option
 from compatkit.cli.output import emit, is_main_process, news
 from compatkit.cli.publish import Publication, ReleaseOptions, load
 from compatkit.cli.roots import destination
@@ -52,13 +52,7 @@ class TrainOptions(ReleaseOptions, DataOptions):
     new_augment: bool = option(
         "Resume (--out, --checkpoint) although `augment` changed; the manifest records it."
     )
-    loggers: dict[str, str] = option(
-        "Log to a folder: tensorboard=FOLDER, csv=FOLDER, or a plugin's logger; may be repeated.",
-        "--logger",
-        multiple=True,
-        metavar="NAME=FOLDER",
-        convert=tags,
-    )
+    loggers: dict[str, dict[str, Any]] = logger_option
     explain: bool = option("Show the plan (tasks, parameters, hooks, execution); train nothing.")
     profile: int | None = option("Profile this many steps; train nothing.", min=1, metavar="STEPS")
 

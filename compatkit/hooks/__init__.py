@@ -165,7 +165,8 @@ class Registration:
     def compatkit_loggers(self, register: Register) -> None:
         """Offer loggers of a run: ``factory(folder) -> LoggerLike``, which must not write before ``begin``.
 
-        Further arguments are settings: ``Trainer(loggers={"mine": {"folder": "runs", "project": "digits"}})``.
+        Further arguments are settings: ``Trainer(loggers={"mine": {"folder": "runs", "project": "digits"}})``. Runs of
+        a sweep have a folder each below that of the logger, or share it if ``factory.one_folder`` is True.
 
         Example::
 

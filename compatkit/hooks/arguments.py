@@ -210,23 +210,21 @@ class PretrainingLike(Protocol):
 
 
 class LoggerLike(Protocol):
-    """Logs losses and accuracies of a run; only the first process calls its loggers."""
+    """Logs losses and accuracies of a run; only the first process calls its loggers.
 
-    def begin(self, step: int) -> None:
-        """Open the log of a run with ``step`` completed steps, and drop later values.
+    A method takes those of its arguments that it needs, by name.
+    """
 
-        A killed run may have logged steps after its last checkpoint; the resumed run repeats them.
-        """
-        ...
+    begin: Callable[..., None]
+    """Opens the log: ``begin(step, run, manifest)``, with the completed steps, ``RunInfo`` and plain JSON.
 
-    def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
-        """Log values such as ``<task>/losses/<name>`` or ``<task>/accuracy``, after ``step`` steps of each task."""
-        ...
-
-    def flush(self) -> None:
-        """Write everything to disk: a checkpoint was saved, and these values are not logged again."""
-        ...
-
-    def close(self) -> None:
-        """Close what ``begin`` opened."""
-        ...
+    A killed run may have logged steps after its last checkpoint; the resumed run repeats them, so later values are to
+    be dropped.
+    """
+    log_metrics: Callable[..., None]
+    """Logs values such as ``<task>/losses/<name>`` or ``<task>/accuracy``, after ``step`` steps of each task:
+    ``log_metrics(metrics, step)``."""
+    flush: Callable[..., None]
+    """Writes everything to disk: a checkpoint was saved, and these values are not logged again."""
+    close: Callable[..., None]
+    """Closes what ``begin`` opened, after any end of the run: ``close(failed)``."""

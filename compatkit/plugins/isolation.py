@@ -81,7 +81,7 @@ def suggestion(name: str, known: Iterable[str], prefix: str = "") -> str:
 
 
 class PluginWarning(UserWarning):
-    """A plugin changed global state during its import or construction; the state was restored."""
+    """A plugin changed global state, which was restored; or a logger failed, and the run goes on without it."""
 
 
 @contextmanager

@@ -179,7 +179,9 @@ def prepare(request: FitRequest) -> Iterator[PreparedRun]:
         )
         _check(request, world)
         check_hooks(plugins, request.tasks)
-        log = RunLog.of(settings.loggers, settings.batch_size)
+        run_folder = settings.info("", dry=request.dry).folder
+        run_folder = run_folder or (Path() if request.dry else None)
+        log = RunLog.of(settings.loggers, settings.batch_size, run_folder)
         precision = Precision.choose(world.device, settings.precision, settings.channels_last)
         tasks, held_out = hold_out(request.tasks, settings.validation, settings.seed)
         with (

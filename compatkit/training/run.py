@@ -7,7 +7,7 @@ import threading
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -56,15 +56,13 @@ def run(prepared: PreparedRun) -> Fit:
     if done < settings.steps:
         for task_loop in loop.task_loops.values():
             task_loop.source.get_ready()
-    with silent():  # one bar at a time
-        state.pretrain(shown)
     with ExitStack() as stack:
-        stack.enter_context(silent())
+        if first:
+            state.log = stack.enter_context(prepared.log.open(done, setup.run, state.manifest))
+        stack.enter_context(silent())  # one bar at a time
+        state.pretrain(shown)
         resumable = state.checkpoint is not None and loop.world.size == 1
         interruption = stack.enter_context(defer_signals(resumable))
-        if first:
-            state.log = stack.enter_context(closing(prepared.log))
-            state.log.begin(done)
         title, images = " + ".join(setup.tasks), settings.batch_size * len(setup.tasks)
         bar = stack.enter_context(Bar(shown, title, settings.steps, done, images))
         with state.checkpoint_in_errors():

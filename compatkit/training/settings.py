@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 import attrs
 
-from compatkit.errors import FormatError, UsageError
+from compatkit.errors import FormatError, UsageError, type_of
 from compatkit.foundation.addresses import local
 from compatkit.foundation.codec import dumps, key_of, loads
+from compatkit.foundation.credentials import remember
 from compatkit.foundation.limits import COUNT, FLAG, PATH, SEED, WHOLE, Number, OfType, OneOf
 from compatkit.hooks import RunInfo
 from compatkit.plugins.discovery import require
@@ -51,28 +52,50 @@ def _local(instance: object, attribute: attrs.Attribute[Any], value: Any) -> Non
 
 
 def logger_settings(loggers: Any) -> dict[str, dict[str, Any]]:
-    """Return the settings of each logger of a run.
+    """Return the settings of each logger of a run, and have their secrets removed from messages.
 
     Args:
-        loggers: Folder, or settings with a folder, by the logger's name; None for no loggers.
+        loggers: Folder, or settings, by the logger's name; or names and tables with a name; None for no loggers.
 
     Raises:
         UnknownName: No logger of this name is installed.
-        UsageError: A folder is missing or not on a local disk, or settings are not a table.
+        UsageError: A folder is not on a local disk, settings are not a table, or a logger is named twice.
     """
-    example = "such as {'tensorboard': 'runs/digits'}"
-    if not isinstance(loggers, Mapping | None):
-        raise UsageError(f"'loggers' must map loggers to folders, {example}; got {loggers!r:.100}.")
-    settings = {
-        require("loggers", name): dict(value) if isinstance(value, Mapping) else {"folder": value}
-        for name, value in (loggers or {}).items()
-    }
-    for name, values in settings.items():
-        folder = values.get("folder")
-        if not isinstance(folder, str | os.PathLike):
-            raise UsageError(f"Logger {name!r} needs a folder, {example}; got {folder!r:.60}.", subject=name)
-        local(folder, f"'loggers' ({name})")
+    example = "such as {'tensorboard': 'runs/digits'} or ['csv', {'name': 'wandb', 'project': 'digits'}]"
+    if not isinstance(loggers, Mapping | list | tuple | None):
+        raise UsageError(
+            f"'loggers' must name loggers, {example}; got {type_of(loggers)}.", subject="loggers"
+        )
+    settings: dict[str, dict[str, Any]] = {}
+    for name, values in _named(loggers or {}, example):
+        if require("loggers", name) in settings:
+            raise UsageError(f"'loggers' has {name!r} twice; give one table with all settings.", subject=name)
+        remember("", values)
+        if "folder" in values:
+            folder = values["folder"]
+            if not isinstance(folder, str | os.PathLike):
+                raise UsageError(
+                    f"Logger {name!r} needs a folder, {example}; got {type_of(folder)}.", subject=name
+                )
+            local(folder, f"'loggers' ({name})")
+        settings[name] = values
     return settings
+
+
+def _named(loggers: Mapping[str, Any] | Sequence[Any], example: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield name and settings of each logger."""
+    if isinstance(loggers, Mapping):
+        for name, value in loggers.items():
+            yield name, dict(value) if isinstance(value, Mapping) else {"folder": value}
+        return
+    for entry in loggers:
+        table = {"name": entry} if isinstance(entry, str) else entry
+        if not isinstance(table, Mapping) or not isinstance(table.get("name"), str):
+            raise UsageError(
+                f"Each of 'loggers' is a name or a table with a name, {example}; got {type_of(entry)}.",
+                subject="loggers",
+            )
+        yield table["name"], {key: value for key, value in table.items() if key != "name"}
 
 
 def _optimizer(instance: object, attribute: object, value: Any) -> None:
@@ -133,7 +156,7 @@ class Settings:
     new_augment: bool = attrs.field(default=False, validator=FLAG, metadata=_LEFT_OUT)
     log_every: int = attrs.field(default=50, validator=COUNT)
     loggers: Mapping[str, Mapping[str, Any]] = attrs.field(
-        factory=dict, converter=logger_settings, metadata=_LEFT_OUT
+        factory=dict, converter=logger_settings, metadata=_LEFT_OUT, repr=False
     )
     run_name: str | None = attrs.field(
         default=None, validator=OfType((str, type(None)), "a text, or None"), metadata=_LEFT_OUT

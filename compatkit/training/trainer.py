@@ -71,8 +71,9 @@ class Trainer(Settings):
         new_augment: Whether a run may resume from a checkpoint whose tasks differ in ``augment`` alone; the manifest of
             the run then records each change and its step (``augment_changes``).
         log_every: Steps between rows of the history.
-        loggers: Loggers of the run by name, each with its folder or a table of settings with a folder:
-            ``{"tensorboard": "runs/digits", "csv": "runs/digits"}``, or a plugin's.
+        loggers: Loggers of the run by name, each with its folder or a table of settings:
+            ``{"csv": "runs/digits", "wandb": {"project": "digits"}}``; or a list of names and of tables with a name.
+            Without a folder, files go to that of the checkpoint.
         run_name: Name of the run for plugins and loggers; None takes that of the checkpoint's file. It changes no
             result, plan or folder.
         progress: Whether to show progress on standard error: a bar in a terminal or a notebook, elsewhere a line

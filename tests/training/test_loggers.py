@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,10 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 import compatkit as ck
 from compatkit.errors import EnvironmentFailure, MissingDependency, PluginError, UnknownName, UsageError
+from compatkit.experiments.recipes import StartedRun
+from compatkit.foundation.codec import dumps
+from compatkit.plugins.isolation import PluginWarning
+from compatkit_plugins.loggers.mlflow import store
 
 __all__ = ["install"]
 
@@ -179,13 +184,165 @@ def test_a_third_party_brings_a_logger(install: Install, tmp_path: Path) -> None
     assert same_parts(fit, quick(steps=4, log_every=2).fit([task()]))
 
 
-@pytest.mark.parametrize("method", ["begin", "log_metrics", "close"])
-def test_a_logger_that_fails_is_named_and_closed(install: Install, method: str) -> None:
+def test_a_logger_that_cannot_begin_ends_the_run_and_the_others_are_closed(install: Install) -> None:
     install("demo", {"loggers.mine": "demo_logger"}, {"demo_logger": THIRD_PARTY})
+    install("next", {"loggers.other": "next_logger"}, {"next_logger": THIRD_PARTY.replace("mine", "other")})
+    loggers = {"other": "here", "mine": {"folder": "here", "fail": "begin"}}
     with pytest.raises(PluginError, match="no connection") as caught:
-        quick(steps=2, loggers={"mine": {"folder": "here", "fail": method}}).fit([task()])
+        quick(steps=2, loggers=loggers).fit([task()])
     assert caught.value.subject == "loggers.mine"
-    assert sys.modules["demo_logger"].CALLS[-1][0] == ("begin" if method == "begin" else "close")
+    assert [call[0] for call in sys.modules["demo_logger"].CALLS] == ["made", "begin"]
+    assert [call[0] for call in sys.modules["next_logger"].CALLS] == ["made", "begin", "close"]
+
+
+@pytest.mark.parametrize(
+    ("method", "calls"),
+    [
+        ("log_metrics", ["made", "begin", "log_metrics", "close"]),
+        ("close", ["made", "begin", "log_metrics", "log_metrics", "close"]),
+    ],
+)
+def test_a_run_goes_on_without_a_logger_that_fails(install: Install, method: str, calls: list[str]) -> None:
+    install("demo", {"loggers.mine": "demo_logger"}, {"demo_logger": THIRD_PARTY})
+    with pytest.warns(PluginWarning, match=r"'loggers.mine' of demo .*no connection") as caught:
+        fit = quick(steps=2, loggers={"mine": {"folder": "here", "fail": method}}).fit([task()])
+    assert len(caught) == 1 and [call[0] for call in sys.modules["demo_logger"].CALLS] == calls
+    assert same_parts(fit, quick(steps=2).fit([task()]))
+
+
+def test_a_logger_is_told_of_the_run_and_closed_after_errors(install: Install, tmp_path: Path) -> None:
+    told = """
+from compatkit import hookimpl
+
+TOLD = []
+
+class Mine:
+    def __init__(self, folder):
+        self.folder = folder
+    def begin(self, manifest, run):
+        TOLD.append((self.folder, run, manifest))
+    def log_metrics(self, step):
+        TOLD.append(step)
+    def flush(self): pass
+    def close(self, failed):
+        TOLD.append(failed)
+
+@hookimpl
+def compatkit_loggers(register):
+    register("mine", Mine)
+"""
+    install("demo", {"loggers.mine": "demo_logger"}, {"demo_logger": told})
+
+    class Fails:
+        @ck.hookimpl
+        def compatkit_after_step(self, step: ck.Step) -> None:
+            if step.number == ends and error is not None:
+                raise error
+
+    ends, error = 1, None
+    settings: dict[str, Any] = {"steps": 3, "checkpoint": tmp_path / "night.safetensors"}
+    trainer = quick(**settings, loggers=["mine"])
+    fit = trainer.fit([task()], ["fails"], factories={"fails": Fails})
+    result = sys.modules["demo_logger"].TOLD
+    folder, run, manifest = result.pop(0)
+    assert (folder, run.folder, run.name, run.steps) == (tmp_path, tmp_path, "night", 3)
+    assert json.loads(json.dumps(manifest)) == json.loads(json.dumps(fit.run))
+    assert result == [1, 2, 3, False]
+    (tmp_path / "night.safetensors").unlink()
+    for error, kind in (  # noqa: B007 - of the plugin
+        (ValueError("no"), PluginError),
+        (KeyboardInterrupt(), KeyboardInterrupt),
+    ):
+        result.clear()
+        with pytest.raises(kind):
+            trainer.fit([task()], ["fails"], factories={"fails": Fails})
+        assert result[1:] == [1, True]
+
+
+def test_loggers_are_outside_of_plan_manifest_and_folder(tmp_path: Path) -> None:
+    plain, logged = (
+        quick(steps=1, loggers=loggers).fit([task()])
+        for loggers in (None, {"csv": {"folder": tmp_path / "secret-folder"}})
+    )
+    assert dumps(plain.run) == dumps(logged.run) and plain.plan == logged.plan
+    tables: dict[str, Any] = {"prefix": "p", "trainer": {"steps": 1}, "tasks": []}
+    told: dict[str, Any] = {
+        "settings": {},
+        "prefix": None,
+        "data_root": None,
+        "registry": "parts",
+        "command": (),
+    }
+    with_loggers = {**tables, "loggers": [{"name": "wandb", "api_key": "abcdefgh12345"}]}
+    runs = [StartedRun("r.toml", each, **told) for each in (tables, with_loggers)]
+    assert runs[0].default_folder() == runs[1].default_folder()
+    runs[1].write(tmp_path)
+    assert "abcdefgh12345" not in (tmp_path / "run.json").read_text()
+
+
+def test_secrets_of_settings_reach_no_message(install: Install) -> None:
+    install("demo", {"loggers.mine": "demo_logger"}, {"demo_logger": THIRD_PARTY})
+    loggers = {"mine": {"folder": "here", "api_key": "s3cr3t-of-mine"}}
+    with pytest.raises(PluginError) as caught:
+        quick(steps=1, loggers=loggers).fit([task()])
+    assert "s3cr3t-of-mine" not in str(caught.value)
+    assert "s3cr3t-of-mine" not in repr(quick(steps=1, loggers=loggers))
+
+
+@pytest.mark.filterwarnings("default")  # what its own dependencies warn of
+def test_mlflow_has_the_figures_of_a_run_and_goes_on_in_it(
+    tmp_path: Path, killed: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mlflow = pytest.importorskip("mlflow")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    settings: dict[str, Any] = {"steps": 6, "log_every": 2, "checkpoint": tmp_path / "night.safetensors"}
+    trainer = quick(
+        **settings,
+        checkpoint_every=4,
+        loggers={"mlflow": {"folder": tmp_path / "ml", "experiment": "digits"}},
+    )
+    killed(trainer, [task()], after=4)
+    client = mlflow.MlflowClient(tracking_uri=store(tmp_path / "ml"))
+    runs = [client.get_experiment_by_name("digits").experiment_id]
+    (run,) = client.search_runs(runs)
+    assert run.info.status == "FAILED"
+    fit = trainer.fit([task()])
+    (run,) = client.search_runs(runs)
+    assert run.info.status == "FINISHED" and run.info.run_name == "night"
+    assert run.data.params["steps"] == "6" and run.data.params["tasks"] == "['a']"
+    points = client.get_metric_history(run.info.run_id, "a/losses/task")
+    assert [point.step for point in points] == [2, 4, 6]
+    assert [point.value for point in points] == pytest.approx(list(fit.history["a/loss"]))
+
+
+@pytest.mark.filterwarnings("default")  # what its own dependencies warn of
+def test_wandb_has_the_figures_of_a_run_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wandb = pytest.importorskip("wandb")
+    finished: list[tuple[Any, dict[str, Any], Any]] = []
+    finish = wandb.Run.finish
+
+    def kept(run: Any, exit_code: int | None = None, **settings: Any) -> None:
+        run.log({"end": True}, step=7)  # a step is complete when the next one begins
+        finished.append((run, dict(run.summary), exit_code))
+        finish(run, exit_code=exit_code, **settings)
+
+    monkeypatch.setattr(wandb.Run, "finish", kept)
+    settings = {"name": "wandb", "folder": str(tmp_path), "mode": "offline", "project": "digits"}
+    fit = quick(steps=6, log_every=2, run_name="night", loggers=[settings]).fit([task()])
+    ((run, summary, code),) = finished
+    assert (run.name, run.project, run.config["trainer"]["steps"], code) == ("night", "digits", 6, 0)
+    assert summary["a/losses/task"] == pytest.approx(fit.history["a/loss"][-1])
+    assert list((tmp_path / "wandb").glob("offline-run-*"))
+
+
+@pytest.mark.parametrize("name", ["mlflow", "wandb"])
+def test_without_its_library_nothing_is_trained(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(MissingDependency, match=rf"pip install 'compatkit\[{name}\]'"):
+        quick(steps=1, loggers={name: tmp_path / "runs"}).fit([task()])
+    assert not (tmp_path / "runs").exists()
 
 
 def test_a_logger_without_a_method_is_refused_before_training(install: Install) -> None:
@@ -205,9 +362,11 @@ def test_a_logger_without_a_method_is_refused_before_training(install: Install) 
     ("loggers", "error"),
     [
         ("runs", UsageError),
-        (["csv"], UsageError),
+        ([3], UsageError),
+        ([{"folder": "runs"}], UsageError),
+        (["csv", {"name": "csv", "folder": "runs"}], UsageError),
         ({"csv": None}, UsageError),
-        ({"csv": {"file": "x"}}, UsageError),
+        ({"csv": {"folder": 3}}, UsageError),
         ({"csv": {"folder": "s3://bucket/runs"}}, UsageError),
         ({"tensorbord": "runs"}, UnknownName),
     ],
@@ -215,6 +374,12 @@ def test_a_logger_without_a_method_is_refused_before_training(install: Install) 
 def test_settings_that_cannot_be_used(loggers: Any, error: type[Exception]) -> None:
     with pytest.raises(error):
         quick(steps=1, loggers=loggers)
+
+
+def test_a_logger_needs_a_folder_of_its_own_or_of_the_run() -> None:
+    with pytest.raises(UsageError) as caught:
+        quick(steps=1, loggers=["csv"]).fit([task()])
+    assert caught.value.subject == "csv"
 
 
 def test_an_unknown_setting_of_a_logger_is_refused(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from compatkit.training.trainer import Trainer
 
 Start = Callable[..., "Task"]
-TOP = ("prefix", "about", "regularizers", "trainer", "tasks", "frozen")
+TOP = ("prefix", "about", "regularizers", "trainer", "tasks", "frozen", "loggers")
 EXCLUDED = ("keep_class_layer", "supervised")
 """Attributes of a task that are no keys of a recipe."""
 REQUIRED = ("name", "data", "model", "cut")
@@ -137,6 +137,7 @@ def check(tables: Mapping[str, Any], file: Path, *, prefix: str | None = None, *
     """
     from compatkit.training.evaluating import EarlyStopping
     from compatkit.training.optim import Schedule
+    from compatkit.training.settings import logger_settings
     from compatkit.training.trainer import Trainer
 
     check_keys(tables, TOP, f"{file}")
@@ -145,7 +146,15 @@ def check(tables: Mapping[str, Any], file: Path, *, prefix: str | None = None, *
     if not isinstance(prefix, str):
         raise UsageError(f"{file}: prefix must be a string such as 'digits', got {prefix!r}.")
     settings = _table(tables["trainer"], "[trainer]", file)
+    if "loggers" in tables:
+        if "loggers" in settings:
+            raise UsageError(
+                f"{file}: loggers are in [trainer] and in [[loggers]]; keep one.", subject="loggers"
+            )
+        settings["loggers"] = tables["loggers"]
     settings |= {key: value for key, value in overrides.items() if value is not None}
+    if "loggers" in settings:
+        settings["loggers"] = logger_settings(settings["loggers"])
     if "stop_early" in settings:
         table = _table(settings["stop_early"], "[trainer.stop_early]", file)
         settings["stop_early"] = build(EarlyStopping, table, f"{file}: [trainer.stop_early]")

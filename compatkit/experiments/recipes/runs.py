@@ -22,6 +22,7 @@ from compatkit.experiments.folders import (
 from compatkit.experiments.recipes.files import loader, single
 from compatkit.experiments.recipes.recipe import Recipe, Start, check
 from compatkit.foundation.codec import digest, dumps
+from compatkit.foundation.credentials import redacted
 from compatkit.registry.disk import replace_file
 
 NOTE, STATE = "run.json", "state.safetensors"
@@ -93,12 +94,17 @@ class StartedRun:
         )
 
     def write(self, folder: Path) -> None:
-        """Write ``run.json`` into a folder.
+        """Write ``run.json`` into a folder, without loggers, whose settings may hold secrets.
 
         Raises:
             EnvironmentFailure: The file cannot be written.
         """
         value = {"schema": 1, "kind": "run", **attrs.asdict(self, recurse=False)}
+        value["tables"] = _without_loggers(self.tables)
+        if isinstance(trainer := self.tables.get("trainer"), Mapping):
+            value["tables"]["trainer"] = _without_loggers(trainer)
+        value["settings"] = _without_loggers(self.settings)
+        value["command"] = [redacted(word) for word in self.command]
         replace_file(folder / NOTE, json.dumps(value, indent=2).encode())
 
     def default_folder(self) -> Path:
@@ -116,7 +122,7 @@ class StartedRun:
         overrides = {key: value for key, value in self.settings.items() if value is not None}
         settings = {**(trainer if isinstance(trainer, Mapping) else {}), **overrides}
         relevant = {key: value for key, value in settings.items() if key not in WITHOUT_INFLUENCE}
-        tables = {key: value for key, value in self.tables.items() if key != "prefix"}
+        tables = {key: value for key, value in self.tables.items() if key not in ("prefix", "loggers")}
         origin = {"recipe": self.recipe, "registry": self.registry}
         name = digest(dumps({**tables, "trainer": relevant, **origin})).removeprefix("sha256:")
         return default_location(Path(self.registry), "runs") / f"{Path(self.recipe).stem}-{name[:8]}"
@@ -150,3 +156,7 @@ class StartedRun:
     def command_line(self) -> str:
         """Return the command of the run, quoted for the shell."""
         return shlex.join(self.command)
+
+
+def _without_loggers(table: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in table.items() if key != "loggers"}

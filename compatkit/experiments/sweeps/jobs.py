@@ -18,6 +18,7 @@ from compatkit.experiments.recipes import check, loader
 from compatkit.experiments.sweeps import records
 from compatkit.experiments.sweeps.records import RunRecord
 from compatkit.foundation.codec import dumps
+from compatkit.plugins.discovery import find
 from compatkit.training.settings import logger_settings
 
 if TYPE_CHECKING:
@@ -101,9 +102,11 @@ class DataCache:
     def recipe(self, job: Job) -> Recipe:
         """Return the recipe of a run with its data sets."""
         checkpoint = records.checkpoint(Path(job.folder), job.run)
-        loggers = logger_settings(job.tables["trainer"].get("loggers"))
-        for settings in loggers.values():
-            settings["folder"] = str(Path(settings["folder"]) / job.run)
+        loggers = logger_settings(job.tables.get("loggers", job.tables["trainer"].get("loggers")))
+        for name, settings in loggers.items():
+            folder = Path(settings.get("folder", job.folder))
+            shared = getattr(find("loggers", name).factory, "one_folder", False)
+            settings["folder"] = str(folder if shared else folder / job.run)
         own = {"checkpoint": str(checkpoint), "run_name": job.run}
         recipe = check(job.tables, Path(job.file), **own, progress=False, loggers=loggers)
         return recipe.load(self.data(job))

@@ -34,7 +34,7 @@ from compatkit.registry.layout import MARKER
 from compatkit.registry.names import check_name
 from compatkit.registry.opening import AnyRegistry, root_of
 from compatkit.training.prepare import FitRequest, prepare
-from compatkit.training.settings import WITHOUT_INFLUENCE, plan_key
+from compatkit.training.settings import WITHOUT_INFLUENCE, logger_settings, plan_key
 from compatkit.training.task import Rest, Task
 
 MAX_RUNS = 10_000
@@ -64,6 +64,7 @@ class Sweep:
         root: str | None = None,
         download: bool = False,
         prefix: str | None = None,
+        loggers: Any = None,
     ) -> Sweep:
         """Read a recipe with a table ``[sweep]`` and check all values of all runs, without loading data sets.
 
@@ -75,6 +76,7 @@ class Sweep:
             download: Whether torchvision may download missing data sets.
             prefix: Prefix to use instead of that of the file; parts are published as
                 ``<prefix>/<run>/<task>.extractor``.
+            loggers: Loggers to use instead of those of the file, as for ``Trainer``: each run is logged under its name.
 
         Returns:
             Sweep with all runs.
@@ -89,6 +91,10 @@ class Sweep:
         tables = parse(file)
         if prefix is not None:
             tables["prefix"] = prefix
+        if loggers is not None:
+            tables["loggers"] = logger_settings(loggers)
+            if isinstance(trainer := tables.get("trainer"), dict):
+                trainer.pop("loggers", None)
         axes = axes_of(tables, file)
         count = math.prod(len(axis.values) for axis in axes)
         if count > MAX_RUNS:
