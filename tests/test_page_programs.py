@@ -28,7 +28,9 @@ from small import data_set, quick, write_pack
 import compatkit as ck
 from compatkit.cli import COMMANDS, program
 
-WITH_PYTHON = [page for page in PAGES if blocks(page, "python")]
+OF_PLUGINS = [page for page in PAGES if page.parent.name in ("methods", "metrics") and blocks(page, "python")]
+"""Pages made by website/plugin_pages.py, one for each method and metric."""
+WITH_PYTHON = [page for page in PAGES if blocks(page, "python") and page not in OF_PLUGINS]
 ELSEWHERE = {
     "README.md": "tests/test_readme.py",
     "docs/how_to/adaptation.md": "tests/test_runnable_pages.py",
@@ -48,6 +50,7 @@ NEEDS = {
 """How blocks begin that cannot run here, and why; comments and blank lines before it do not count."""
 SMALLER = {
     "docs/how_to/loaders.md": {"num_workers=4": "num_workers=1"},
+    "docs/metrics/hessian_spectrum.md": {"count=5": "count=1, block=1, most=4"},
     "docs/how_to/distributed.md": {"batch_size=512": "batch_size=64"},
     "docs/first_hour/photos.md": {"batch_size=64": "batch_size=8", "size=128": "size=64"},
     "docs/how_to/random_labels.md": {
@@ -212,6 +215,15 @@ def here(world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ids=repository_path,
 )
 def test_the_blocks_of_a_page_run(page: Path, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_blocks(page, monkeypatch)
+
+
+@pytest.mark.parametrize("page", OF_PLUGINS, ids=repository_path)
+def test_the_example_of_a_plugin_runs(page: Path, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_blocks(page, monkeypatch)
+
+
+def run_blocks(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.set_num_threads(1)
     module = ModuleType("page")
     monkeypatch.setitem(sys.modules, "page", module)

@@ -5,6 +5,8 @@ Paper: Gygli, Uijlings, Ferrari (2021), "Towards Reusable Network Components by 
 Equations: 1/N sum over (x, y) of 1[fewer than top classes rank above y]; a class ranks above y with a higher logit, or
     with an equal logit and a lower index, which is argmax for top = 1.
 Cost: no extra pass; two comparisons of the logits.
+Limits: it needs labels that the network's classes cover. Of one batch order or many it is the same only with stored
+    statistics. Read it beside chance, which unequal classes raise.
 """
 
 from __future__ import annotations

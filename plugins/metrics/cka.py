@@ -10,6 +10,8 @@ Reading: biased CKA of unrelated layers is far above 0 where samples are fewer t
     Where fewer than .9 of the samples differ, both are degenerate: the estimates take samples as independent. So is
     the biased one where samples are about equally far from each other: it is then the same for every pairing.
 Cost: n^2 p once for each layer, n^2 for each pair; memory for all rows and 128 MB of Grams.
+Limits: it needs four images and more images than values for the biased figure. It sees mainly the strongest
+    directions, and says nothing of layers of unlike kinds.
 """
 
 from __future__ import annotations

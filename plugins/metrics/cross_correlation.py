@@ -9,6 +9,8 @@ Equations: r_ij = cov(f_i, g_j) / (s_i s_j) over images and positions, in float6
     also computed for |r|, with its own permutation.
 Constant channels have no correlation; they count as 0 and are reported in their own table.
 Cost: one matrix product per batch; memory for all channel pairs; an assignment of C^3 for each shuffle and one more.
+Limits: maps must be of one size with channels first. Matching flatters unrelated networks, so it means something only
+    beside ``shuffled``. It did not predict which parts fit.
 """
 
 from __future__ import annotations

@@ -7,6 +7,8 @@ Equation: for each eigenvector w of the filters' covariance, the eigenvectors v 
     their space, and ``combined`` says more than ``best`` (App. D.1).
 Reading: of d directions, the best of random ones has |<v, w>| of about sqrt(2 log(d) / d), which ``chance`` estimates.
 Cost: one pass for the patches' covariance, two eigendecompositions of d x d numbers for each layer.
+Limits: it needs more filters than a filter has values, as in ``misalignment``. Directions of equal variance are
+    arbitrary. 192 filters were too few for 75 dimensions here.
 """
 
 from __future__ import annotations

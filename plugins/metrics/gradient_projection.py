@@ -9,6 +9,7 @@ Equations: the paper leaves open which matrix is decomposed and which projection
     ``weight``: |u_i' W v_i| / |W|_F and ``weight, right``: |W v_i| / |W|_F with dL / dW = U S V'. Signs of singular
     vectors are arbitrary, so sizes are given.
 Cost: two passes with gradients; an eigendecomposition of channels x channels and an SVD of each weight, in float64.
+Limits: the paper's text allows several readings, of which two are given. SVDs in float64 are slow for wide layers.
 """
 
 from __future__ import annotations

@@ -7,6 +7,8 @@ Equations: ``output``: root mean square over examples i of |d l_i / d X_k,i|, wi
     ``to weight``: that over |W_k|_F. ``growth``: exp(-slope) of the least-squares line through log ``output`` over the
     place of the layer in the order of calls, the factor by which smoothness is lost with each layer down.
 Cost: two passes with gradients.
+Limits: of one point in training, in evaluation mode with stored statistics; at the very start these are 0 and 1. The
+    paper's explosion at initialization did not show in networks of 8 layers.
 """
 
 from __future__ import annotations

@@ -11,6 +11,8 @@ Equations: H_a = (1 - a) tr(C_a^-1 B), with C the covariance of the features, B 
 Reading: where a is above ``MOST``, 1 - a says more than the features do; at 1, nothing is left of them. Features of
     nearly equal variance in all directions come to that whatever they know. Such scores are degenerate.
 Cost: a thin SVD.
+Limits: it is degenerate where shrinkage is above .5, and counts the architecture: random filters have most of it. It
+    ranks extractors, and is no accuracy.
 """
 
 from __future__ import annotations

@@ -11,6 +11,8 @@ Certificate: every value comes with |H x - theta x|, from a product of its own; 
 Batch normalization uses its stored statistics; regularizers and label smoothing are no part of the loss.
 Cost: products of basis vectors, at most ``most``, each about twice a training step; ``most`` vectors of the size of
     the parameters in memory.
+Limits: of fixed examples, 256 unless set, and in evaluation mode. A small residual does not prove that no larger
+    eigenvalue is missing. The order of pretrained and random starts depends on how they were trained.
 """
 
 from __future__ import annotations

@@ -6,6 +6,8 @@ Equation: 1/n sum_i log sum_z P(y_i | z) p_i(z), with p_i the source network's p
     with y_i = y of p_i(z). A source class that no example gets has no part in it. At most 0.
 Needs the source network with its head: the metric sees its logits.
 Cost: none beside the pass.
+Limits: it needs the source's head. Sources with few classes, or classes far from the target's, give scores near those
+    of permuted labels.
 """
 
 from __future__ import annotations

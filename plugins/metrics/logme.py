@@ -13,6 +13,7 @@ Search: a grid of log t that reaches ``REACH`` beyond the squares of the smalles
     bounded search around its highest peaks. Singular values that are rounding are left out. Where columns differ much
     in size, a QR decomposition that takes the large ones first keeps the digits of the small ones.
 Cost: one thin SVD for all classes.
+Limits: undefined where features explain a class exactly. It ranks extractors for a linear head, not for fine-tuning.
 """
 
 from __future__ import annotations

@@ -9,6 +9,8 @@ Equation: L(theta + s (p a + q b)) over a grid of whole numbers p and q, center 
 Center: the network that is measured, at its start or its end. Layers that are named are the only ones that move.
 Paper's grid: 200 x 200, step .001: p from -100 to 99, as here for an even number of points.
 Cost: one pass for each point; layers before the first one that moves run once for all points.
+Limits: a random plane, and the picture depends on the seed; compare only in one scale. Networks of this size looked
+    alike from both starts, where the paper's did not. Biases and normalization do not move.
 """
 
 from __future__ import annotations

@@ -7,6 +7,8 @@ Equations: along theta_i = theta - i s d for i = 0, ..., points: max |L(theta_i)
     ``fixed``: d = g / |g|, s = length: steps of one length, its second.
 The rate, the length and the two statistics are choices: the paper does not state them.
 Cost: one gradient and 2 points passes.
+Limits: rate, length and points are choices that the paper does not state, so only ratios between networks mean
+    something.
 """
 
 from __future__ import annotations

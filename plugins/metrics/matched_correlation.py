@@ -8,6 +8,8 @@ Reading: matching gives positive values for unrelated layers too; compare with s
     has that baseline, for layers of one name, and streams. Choose ``flatten="positions"`` or ``"pooled"`` for maps.
 Constant channels have no correlation and count as 0; their numbers are in the reason of the cell.
 Cost: one product of p x q correlations for each pair, and an assignment of p^3.
+Limits: an assignment fits noise too; there is no baseline here, ``cross_correlation`` has one. The time of the
+    assignment grows with the cube of the width.
 """
 
 from __future__ import annotations

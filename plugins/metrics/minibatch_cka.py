@@ -8,6 +8,8 @@ Reading: the value depends on which images form a batch, and how many: cells are
     the sizes. ``cka`` is exact; ``streamed_cka`` is exact for narrow layers.
 A last batch of fewer than four rows is left out.
 Cost: as ``cka`` of one batch; memory for one batch and the sums.
+Limits: the value depends on which images form a batch. It is an estimate where ``cka`` is exact; take it only where
+    neither rows nor sums fit.
 """
 
 from __future__ import annotations

@@ -9,6 +9,8 @@ Reading: an isotropic B is aligned with every basis, and n filters estimate B wi
     network at its initialization (``other``). M is not continuous in A: which eigenvalues count as equal is
     ``tolerance``, and the table ``misalignment/counts`` says how many eigenspaces are left.
 Cost: one pass for the patches' covariance; an eigendecomposition and a Cholesky factor of d x d numbers for each layer.
+Limits: it needs more filters than a filter has values, or shrinkage, or several networks. From He's own start next to
+    nothing shows; the paper's figures need starts of a tenth of it.
 """
 
 from __future__ import annotations

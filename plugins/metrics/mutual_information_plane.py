@@ -11,6 +11,8 @@ Range: edges from -1 to 1 suit tanh. A layer with values outside is binned from 
 Saturation: with N examples H(T) is at most log2 N. Close to it nearly every example has its own code, and I(X;T) counts
     examples rather than information; such cells are ``degenerate``.
 Cost: keeps the values of all layers; sorts the codes of each layer once.
+Limits: exact for deterministic networks over all patterns, and for binned layers only. For images it saturates:
+    nearly each has its own code.
 """
 
 from __future__ import annotations

@@ -4,6 +4,8 @@ Paper: Huh, Cheung, Wang, Isola (2024), "The Platonic Representation Hypothesis"
 Equation: mean over samples i of |N_k(i) in X and N_k(i) in Y| / k, N_k(i) the k nearest of the other samples.
 Reading: unrelated layers have k / (n - 1). Invariant to whatever keeps the order of distances.
 Cost: n^2 p in float64 for each layer, n k for each pair; memory for one n x n table of bits.
+Limits: it depends on how many images there are: of unrelated layers k / (n - 1). Distances of n x n images are kept,
+    so samples are limited by memory.
 """
 
 from __future__ import annotations

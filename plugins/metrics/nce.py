@@ -5,6 +5,8 @@ Equation: -H(Y | Z) = sum over y, z with P(y, z) > 0 of P(y, z) log P(y | z), wi
     predicts for example i; the paper has source labels of the same images, which other data have not. At most 0.
 Needs the source network with its head: the metric sees its logits.
 Cost: none beside the pass.
+Limits: it needs the source's head, and sees only its first choice. It does not tell two extractors with equal
+    predictions apart.
 """
 
 from __future__ import annotations

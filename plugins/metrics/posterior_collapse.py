@@ -6,7 +6,8 @@ Papers: Burda, Grosse, Salakhutdinov (2016), "Importance Weighted Autoencoders",
 Equations: for each variable the variance of mu over images, the mean of s^2, the mean KL from N(0, 1) in nats, and the
     share of images with s^2 above .9: passive from .95 on, active up to .05. The limits .9 and .95 are ours.
 Cost: a few sums of the latent layers' outputs.
-
+Limits: for variational autoencoders only, and for a layer that gives means and log-variances side by side. The limits
+    .9 and .95 are ours.
 Name one layer that gives means and log-variances side by side, such as ``latent`` of ``vae_conv``.
 """
 

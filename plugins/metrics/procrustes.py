@@ -10,6 +10,7 @@ Reading: it sees small differences that CKA does not see, and is too high for fe
     hardly depends on their pairing, and is degenerate. The paper reads the smaller of this and CKA.
 Cost: with n < p each layer is reduced to n x n numbers once (QR), which changes no singular value; then one
     decomposition of min(n, p) x min(n, q) numbers for each pair, in float64.
+Limits: too high for few images, so read it beside shuffled ones. Wide layers take seconds for each pair.
 """
 
 from __future__ import annotations

@@ -10,6 +10,8 @@ Reading: correlations are invariant to any invertible linear map, the weights no
     two layers are together more than n - 1, some correlations are 1 whatever the layers hold: such cells are
     degenerate. n counts samples that differ: an image that occurs four times counts once.
 Cost: a decomposition of n x min(n, p) numbers for each layer, one of the correlations for each pair, in float64.
+Limits: it needs many times more images than directions; otherwise correlations of 1 are forced, and cells degenerate.
+    Its weights change under rotation of a layer.
 """
 
 from __future__ import annotations

@@ -5,6 +5,8 @@ Paper: "Reviving Autoencoder Pretraining", Sec. 2 and App. A.3: d'_1, the revers
 Equations: per image e = ||d_1 - d'_1||^2 / ||d_1||^2 (relative: 0 is perfect, 1 as bad as zeros), and the mean
     square over its values. Images are normalized, as the network takes them.
 Cost: one forward and one reverse pass per batch; the chain is found at the first batch. Keeps two numbers per image.
+Limits: chains only; networks with shortcuts are refused, with the place. It measures the input alone, not what a
+    person would recognize.
 """
 
 from __future__ import annotations

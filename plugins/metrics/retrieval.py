@@ -12,6 +12,8 @@ Ties count against the query, so constant features retrieve nothing. A query is 
 Deviation: cosine similarity normalizes by Euclidean length; the code of the second paper divides by the sum of absolute
     values.
 Cost: keeps the features of all images; n^2 similarities in float64 per pair of networks, 512 queries at a time.
+Limits: features must be vectors of one width. Similarities of all pairs are computed, so time grows with the square
+    of the images.
 """
 
 from __future__ import annotations

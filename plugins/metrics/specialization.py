@@ -7,6 +7,8 @@ Equations: with a(u, x) = 1[output of u for x > threshold]: the fraction of a un
 Units: every number that a layer gives for an input, so those of a convolution are channels x positions; the paper does
     not say whether its figures count positions.
 Cost: no extra pass; a count of each unit, and one fraction of each input.
+Limits: it counts activity, not meaning. That later layers specialize before a switch of labels, as in the paper, did
+    not show.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ Equation: |W|_F^2 / |W|_2^2, the sum of the squared singular values over the lar
     small change of the weights changes it little, unlike the rank, which is given beside it.
 Matrix: the weight ``(out, in)``, of a convolution ``(out, in * kernel)``.
 Cost: singular values of each layer's matrix, in float64.
+Limits: of the weight alone, whatever the data; batch normalization behind a layer changes what its scale means.
 """
 
 from __future__ import annotations

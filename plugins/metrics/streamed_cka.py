@@ -9,6 +9,7 @@ Equation: as ``cka``, from feature-space sums: <K_i, K_j> = |X_i'X_j|^2 of cente
 Choose it for many samples of narrow layers, such as positions of maps; memory is that of (P + Q)^2 float64, P and Q
     the widths of all layers together.
 Cost: n (P + Q)^2.
+Limits: up to 16,384 columns of all layers together; wider ones are refused. Memory is the square of that.
 """
 
 from __future__ import annotations

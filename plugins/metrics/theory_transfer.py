@@ -14,6 +14,8 @@ Control: labels of the source permuted among its examples. It may lie above the 
 Inputs: flattened images, scaled to norm 1 (the paper's condition). The network that is measured does not enter: this is
     a score of data sets.
 Cost: Cholesky factors of n x n numbers in float64, n at most ``examples``.
+Limits: it scores data sets, not networks, and takes images as plain vectors of norm 1. Classes are matched by name.
+    Permuted labels lie below the bound from scratch too, so compare with those.
 """
 
 from __future__ import annotations

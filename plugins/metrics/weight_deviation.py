@@ -7,6 +7,8 @@ Equation: 1 / sqrt(n) sum over layers l of |W_l - W0_l|_F, with n the number of 
 Counted: weights of convolutions and linear layers; neither biases nor normalization.
 Control: Gaussian filters of the norms of W, which lie as far from W0 as weights that know nothing of it.
 Cost: none beside the weights; norms are added up in float64.
+Limits: layers of another shape are left out. A long way does not mean a bad start: it grows with steps and rate, so
+    compare at equal training.
 """
 
 from __future__ import annotations

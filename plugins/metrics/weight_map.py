@@ -8,6 +8,7 @@ Equations: distance: |W_a - W_b|_F over all weights in one vector; ``mds``: clas
 Reading: of some 6 to 30 points t-SNE shows neighbors, not distances; the matrix has the figures, and
     ``weight_map/kept`` the share of the squared distances that two axes of ``mds`` keep.
 Cost: none beside the weights, compared in float64, pair by pair.
+Limits: networks of one architecture only; two axes keep a part of the distances, and t-SNE keeps neighbors alone.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class WeightMap:
     The network that is measured is ``this``; name its layers, by which the weights of further ones are found.
 
     Attributes:
-        networks: State dicts of further networks by name, such as ``fit.weights["digits"]``.
+        networks: State dicts of further networks by name, such as ``fit.weights("digits")``.
         perplexity: Perplexity of t-SNE, below the number of networks; None for a third of it, at most 30.
         seed: Seed of t-SNE.
     """

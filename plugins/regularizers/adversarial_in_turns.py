@@ -4,6 +4,7 @@ Paper: Goodfellow et al. (2014), "Generative Adversarial Nets", Algorithm 1 with
 Equations: those of ``adversarial``. In even steps the discriminator moves against the network as it is; in odd ones the
     network moves by all its losses, against the discriminator as it is then.
 Cost: that of ``adversarial`` in a step, and twice the steps for as many updates of each side.
+Limits: those of ``adversarial``. k = 1 only. It was not better than steps at once in the studies here.
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@ Paper: Burgess et al. (2018), "Understanding disentangling in beta-VAE", Eq. 8; 
     the absolute value for each example, the code of both takes it of the batch's mean, as here.
 Equations: -log p(x | z) + gamma |KL - C(t)|, C(t) = capacity * min(1, t / steps), t the step of the task, from 0.
 Cost: none beside the network; steps are not compiled, as the capacity is a number of the host.
-
+Limits: only for networks with latent layers. The paper's schedule is 100,000 of 300,000 steps; set ``steps`` to about
+    a third of a run. Steps are not compiled.
 The step is the trainer's own, which checkpoints hold: a run that resumes goes on with the capacity it had reached.
 """
 

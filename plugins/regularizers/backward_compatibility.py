@@ -8,6 +8,8 @@ Equations: L = CE(h_new(f_new(x)), y) + CE(h_old(f_new(x)), y), the second over 
 Deviation: gradients pass through the old head to the features and end there: no weight of it moves, and its batch
     normalization uses stored statistics (``frozen_statistics="stored"``).
 Cost: one more head forward and backward a step; with ``forward`` an extractor's forward and a second pass of the head.
+Limits: it needs labels, and a released head that takes features of the new extractor's shape and shares a class with
+    the task. It holds the new features near the old ones, so accuracy may rise less than without it.
 """
 
 from __future__ import annotations

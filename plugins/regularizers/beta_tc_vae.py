@@ -7,7 +7,8 @@ Equations: -log p(x | z) + KL + (beta - 1) TC, TC = mean_j [log q(z_j) - sum_l l
     Weighted: w_ji = 1 / (N M). Stratified: w_jj = 1 / N, 1 / (M - 1) for the others but one, and
     (N - M + 1) / (N (M - 1)) for that, the next image of the batch here; the sum of a row is 1.
 Cost: M^2 times the variables, a step.
-
+Limits: the estimate of the total correlation depends on the batch: it is biased for small ones. ``beta`` below 1 is
+    refused. Figures of the paper's data sets were not reproduced.
 The code of Locatello et al. drops the factor 1 / (N M), which moves the value by (variables - 1) log(N M) and no
 gradient. The code of Chen et al. puts the weights of the strata into the first two columns in place of the diagonal.
 """

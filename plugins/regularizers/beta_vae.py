@@ -4,6 +4,8 @@ Papers: Kingma and Welling (2014), "Auto-Encoding Variational Bayes"; Higgins et
     Visual Concepts with a Constrained Variational Framework".
 Equations: -log p(x | z) + beta KL(q(z | x) || N(0, 1)), summed over pixels and variables, mean over images.
 Cost: none beside the network.
+Limits: only for networks with latent layers whose outputs are logits of pixels from 0 to 1. A large ``beta`` lets
+    latent variables collapse; ``posterior_collapse`` counts them.
 """
 
 from __future__ import annotations

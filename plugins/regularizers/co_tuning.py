@@ -8,6 +8,8 @@ Equations: p(s | t), the relation of source class s and target class t, is the m
 Left out: the authors' second way, which inverts a classifier of p(t | s) fitted on the source's images, and their
     calibration, which needs these images too; ``temperature`` divides the source's logits in its place.
 Cost: one pass over ``steps`` batches before the first step, and the source's class layer in each step.
+Limits: it needs the source's class layer: weights as a state dict (``Fit.weights``), not components. Without the
+    source's images nothing is calibrated. It was a little below plain fine-tuning on 100 images of USPS.
 """
 
 from __future__ import annotations

@@ -5,6 +5,8 @@ Paper: "Reviving Autoencoder Pretraining", Sec. 4 and B.2, RR^1 of the InfoGAN-l
 Equations: the mean over the batch of the sum over groups k of lambda_k times |c_k - c'_k|^2, where c' is
     d'_1 of the full reverse pass (see ``reverse_pass``) that starts at the generated image.
 Cost: one reverse pass of the generator.
+Limits: it needs a generator that is a chain, and codes that are its input. That the category becomes the digit, as in
+    the paper, did not show here.
 """
 
 from __future__ import annotations

@@ -12,6 +12,8 @@ Differences: hard bins, of all pixels of a cell (the paper: soft ones at a quart
     weights for rare colors (Sec. 2.2), whose prior would differ in an incremental run; three equal channels of the
     same luminance are the input in place of L, so that the extractor is the one of the images.
 Cost: one more extractor pass, and one head over the same features in smaller pieces, a step.
+Limits: colored images only; gray ones are refused, even if stored as color. A head that needs maps of a fixed size
+    takes ``cells=1`` only. Whether it makes parts fit was not measured.
 """
 
 from __future__ import annotations

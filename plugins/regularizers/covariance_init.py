@@ -4,6 +4,8 @@ Paper: Maennel et al. (2020), "What Do Neural Networks Learn When Trained With R
     filters drawn with the covariance of those that were trained on random labels help as much as the trained ones.
 Equation: w ~ N(0, Sigma_w), biases 0; the layer is then scaled to the norm that it was initialized with.
 Cost: one eigendecomposition of d x d numbers for each layer, before the first step.
+Limits: convolutions without groups and linear layers. One layer alone gained no more than chance here, so the paper's
+    Fig. 5 was not reproduced.
 """
 
 from __future__ import annotations

@@ -8,6 +8,8 @@ Equation: for each layer, in the order of the calls, with mean m_k and deviation
 Left out: the normalization of learning rates between layers, and k-means filters.
 Difference: random-label pretraining and ``eigenvector_init`` keep strong directions strong; this whitens.
 Cost: ``images`` passes through the layers below each layer (two with ``"pca"``), before the first step.
+Limits: biases move only where a layer has them; batch normalization behind a layer undoes it. Learning rates are not
+    balanced between layers, as the paper does next. Its gain was not measured.
 """
 
 from __future__ import annotations

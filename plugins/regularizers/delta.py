@@ -10,6 +10,8 @@ Equations: 1 / 2 sum over layers of C / (H W) sum over channels c of a_c |FM_c(x
     start's features first. Without attention a_c = 1 / C.
 Cost: a pass of the start in each step, and its weights once more. Before the first step, ``fit_steps`` batches for
     the class layer and one pass for each channel of the layers.
+Limits: it needs weights to start from, and a second network in memory. Strengths of public code were far too strong
+    here; tune ``weight`` on held-out images. Layers are named by hand.
 """
 
 from __future__ import annotations

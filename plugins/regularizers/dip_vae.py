@@ -5,6 +5,8 @@ Paper: Kumar, Sattigeri, Balakrishnan (2018), "Variational Inference of Disentan
 Equations: -log p(x | z) + KL + off_diagonal sum_{i != j} C_ij^2 + diagonal sum_i (C_ii - 1)^2. Type I: C is the
     covariance of the means over the batch, with 1 / M; type II: that plus the mean of the variances on its diagonal.
 Cost: one product of the means a step.
+Limits: the covariance of a batch is a poor estimate with many latent variables and few images. Figures of the paper's
+    data sets were not reproduced.
 """
 
 from __future__ import annotations

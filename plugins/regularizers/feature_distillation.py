@@ -4,6 +4,8 @@ Paper: Romero, Ballas, Kahou, Chassang, Gatta, Bengio (2015), "FitNets: Hints fo
     regressor: both features have one shape.
 Equations: the mean over images, channels and positions of (f_new(x) - f_old(x))^2.
 Cost: an extractor's forward pass a step; memory of one more batch of features.
+Limits: both extractors must give features of one shape; it has no regressor. It holds the new features where the old
+    ones were, so a better extractor cannot move far.
 """
 
 from __future__ import annotations

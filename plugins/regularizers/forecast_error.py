@@ -4,6 +4,8 @@ Paper: "Reviving Autoencoder Pretraining", C.3; the latitude weights are those o
 Equations: mean over batch, fields and points of w(i) (g(x) - y)^2, where y are the last fields of the image, in
     standard deviations, and w(i) = cos(latitude of row i) over its mean, or 1.
 Cost: none beside the network.
+Limits: all fields count alike, whatever their unit: give them in standard deviations. Convolutions pad longitudes
+    with zeros. Weather itself was not run, only simulated flows.
 """
 
 from __future__ import annotations

@@ -8,6 +8,8 @@ Rule: the network has k stages below its class layer, the stem counted, by timm'
     twice as many the one below it. What does not learn yet has no gradient, so that no optimizer moves or decays it,
     and its batch normalization uses stored statistics.
 Cost: none beside a step; gradients of what does not learn yet are computed and dropped.
+Limits: networks without timm's ``group_matcher`` cannot be divided. Computation of frozen stages is not spared. Stage
+    by stage was a little below plain fine-tuning on 100 images of USPS; head first was equal.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 Paper: Gygli, Uijlings, Ferrari (2021), "Towards Reusable Network Components by Learning Compatible
     Representations", Sec. 3.3: Phi_a^0 = Phi_b^0 and Theta_a^0 = Theta_b^0, random or pretrained.
 Cost: none during training; two more builds of the network at the start.
+Limits: it needs networks of one architecture. Most of its effect comes from class layers that start equal, and is
+    lost where the classes stand in another order. Weights drift apart in long training.
 """
 
 from __future__ import annotations

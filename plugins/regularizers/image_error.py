@@ -3,6 +3,8 @@
 Paper: "Reviving Autoencoder Pretraining", C.2, the L2 loss of generators and autoencoders.
 Equations: mean over batch, channels and pixels of (g(x) - x)^2, pixels from 0 to 1.
 Cost: none beside the network.
+Limits: it averages over what it does not know, so images become blurred. The network must give an image of the task's
+    size.
 """
 
 from __future__ import annotations

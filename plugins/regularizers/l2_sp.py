@@ -6,6 +6,8 @@ Equation: alpha / 2 |w - w0|^2 over all parameters that the network started from
     class layer that is new. It takes the place of weight decay: set ``weight_decay=0``.
 w0 is a copy of the parameters at the beginning of the run. Biases and normalization count, as in the paper.
 Cost: a copy of the weights, and one pass over them a step.
+Limits: it needs weights to start from; what is new has no start. The same strength for all layers does not suit every
+    task, and it brought nothing on 100 images of USPS.
 """
 
 from __future__ import annotations

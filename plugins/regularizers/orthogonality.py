@@ -2,7 +2,7 @@
 
 Paper: Bansal, Chen, Wang (2018), "Can We Gain More from Orthogonality Regularizations in Training Deep CNNs?",
     arXiv:1810.09102, Sec. 3: SO, DSO, MC, SRIP. "Reviving Autoencoder Pretraining" compares with SRIP (its eq. 27).
-Equations, summed over layers, W = weight.flatten(1), ``(out, in * k * k)``:
+Equations: summed over layers, with W = weight.flatten(1), ``(out, in * k * k)``:
     so:   ||W'W - I||_F^2, of the smaller of W'W and WW'
     dso:  ||W'W - I||_F^2 + ||WW' - I||_F^2
     mc:   max |W'W - I|, of the smaller of both
@@ -16,6 +16,8 @@ Departures: the layers of a grouped convolution are one matrix a group, which is
     map, too. Weights that are not of a convolution or a linear layer are left out.
 Cost: SRIP makes no matrix but W: A v = W'(W v) - v, exact, eight products of W with a vector a step, there and back,
     in place of (in * k * k)^2 * out. The others make the Gram matrix that they name.
+Limits: weights of convolutions and linear layers only. It acts on the matrix of a convolution, not on the map that it
+    computes with overlaps. It raised no accuracy on CIFAR-10 here.
 """
 
 from __future__ import annotations

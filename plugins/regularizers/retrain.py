@@ -3,6 +3,7 @@
 Paper: Bonheme and Grzes (2023), "How Good Are Variational Autoencoders at Transfer Learning?", Sec. 4.3, Fig. 6: layers
     of a decoder are reset and retrained on the target domain, from either end, more and more of them.
 Cost: none; layers that are kept need no gradients of their weights.
+Limits: it needs weights to start from. Frozen layers still run, so a step is not much cheaper.
 """
 
 from __future__ import annotations

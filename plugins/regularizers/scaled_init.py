@@ -4,6 +4,7 @@ Paper: Maennel et al. (2020), "What Do Neural Networks Learn When Trained With R
     orthogonal weights times ``init_scale``, zero biases. That the scale multiplies the standard deviation, and that the
     class layer is drawn as the others are, is our reading.
 Cost: none in a step.
+Limits: convolutions and linear layers only. That the scale multiplies the deviation is our reading of the paper.
 """
 
 from __future__ import annotations

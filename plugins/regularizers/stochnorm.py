@@ -7,6 +7,8 @@ Equations: for channel c, s_c ~ Bernoulli(p): x' = (1 - s_c) (x - stored mean) /
     updates them as usual. With p = 1 it is batch normalization.
 Networks that are published are as before: outside of training nothing differs.
 Cost: a second normalization in each layer, and its activations in memory.
+Limits: it needs layers of batch normalization. Steps draw random numbers, and it brought nothing on 100 images of
+    USPS.
 """
 
 from __future__ import annotations

@@ -7,6 +7,8 @@ Paper: Maennel et al. (2020), "What Do Neural Networks Learn When Trained With R
 Equations: w_l <- f_l w_l with f_l = |w_l at initialization| / |w_l|. In a chain of ReLU layers, b_l <- f_1 ... f_l b_l
     then multiplies the output of layer l by f_1 ... f_l.
 Cost: none in a step; two passes of four images before the first.
+Limits: re-scaling needs a chain of ReLU layers; it is tested before the first step, and other networks are refused.
+    The paper's harm by transfer was seen only at single seeds.
 """
 
 from __future__ import annotations
@@ -84,7 +86,9 @@ class Transfer:
         norms: Norms to which the weights of kept layers are re-scaled, by layer; None changes none. Layers whose output
             is normalized are skipped: their scale has no effect.
         scale_bias: Treatment of biases then, see ``rescale``.
-        scheme: Initialization of the other layers, as for ``scaled_init``; so are ``scale`` and ``layers``.
+        scheme: Initialization of the other layers, as for ``scaled_init``.
+        scale: Factor of their weights.
+        layers: Further factors of theirs, by path or glob.
     """
 
     first: int | None = attrs.field(default=None, validator=Number(least=0, whole=True, optional=True))

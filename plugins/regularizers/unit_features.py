@@ -5,6 +5,7 @@ Paper: Gygli, Uijlings, Ferrari (2021), "Towards Reusable Network Components by 
     formula nor weight; both are our reading, as is whose length: ``over``.
 Equations: the mean over images, and over positions with ``over="position"``, of (|f|_2 - 1)^2.
 Cost: one square and one sum over the features a step.
+Limits: it ties lengths, not directions, so it makes no parts fit alone. Neither formula nor weight is in the paper.
 """
 
 from __future__ import annotations

@@ -7,6 +7,8 @@ Equations: for m = 1, 2, ..., with the layers below fixed and h = d_m: minimize 
     decode(c) = act_{m-1}(BN_{m-1}(M_m' (c - b_m))). ``tied`` uses the layer's own M_m and b_m there (the default, as no
     parameter is added; the papers do not say which), otherwise a decoder of its own learns others.
 Cost: ``steps`` passes through the layers below for each layer; none during training.
+Limits: chains only: networks with shortcuts are refused. It keeps the input whether it matters for the task or not,
+    and needs steps for every layer.
 """
 
 from __future__ import annotations
