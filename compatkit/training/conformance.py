@@ -15,11 +15,12 @@ import torch
 from torch import Tensor
 
 from compatkit.errors import PluginError
-from compatkit.hooks import Batch, Training
+from compatkit.hooks import Batch, Training, hookimpl
 from compatkit.plugins.implementations import implementations, refuse_class
 from compatkit.plugins.isolation import Owner
 from compatkit.plugins.selection import RegularizerConfig
 from compatkit.training.fit import Fit
+from compatkit.training.joint import JointStep
 from compatkit.training.prepare import Frozen
 from compatkit.training.task import Task
 from compatkit.training.trainer import Trainer
@@ -32,7 +33,9 @@ DOUBLED = (1.6, 2.6)
 """Between these, a loss of twice the images counts as twice the loss."""
 CLOSE = 1e-3, 1e-5
 """Relative and absolute: two runs of one seed may differ by the order of float32 sums."""
-BEFORE_STEP = ("compatkit_views", "compatkit_further_views", "compatkit_losses")
+CHANGES_LOSSES = ("compatkit_sample_losses", "compatkit_joint_losses", "compatkit_combine_gradients")
+"""Hooks of losses that a run must have called, or nothing of them was checked."""
+BEFORE_STEP = ("compatkit_views", "compatkit_further_views", "compatkit_losses", *CHANGES_LOSSES)
 """Hooks in which weights stay as they are."""
 SETTINGS: dict[str, Any] = {
     "batch_size": SIZES[-1],
@@ -44,6 +47,18 @@ SETTINGS: dict[str, Any] = {
     "ema": 0.5,  # for plugins with setup.averaged
     "optimizer": "sgd",  # Adam's first steps turn differences in the last bit into full steps
 }
+
+
+class Companion:
+    """Gives steps a second loss, without which there are no gradients to combine."""
+
+    @hookimpl
+    def compatkit_losses(self, step: Any) -> Mapping[str, Tensor]:
+        """Return the mean square of the features."""
+        return {"loss": step.features.square().mean()}
+
+
+COMPANION = "compatkit-companion"
 
 
 class Trial:
@@ -60,6 +75,8 @@ class Trial:
         self, factory: Callable[..., Any], used: RegularizerConfig, tasks: Sequence[Task], frozen: Frozen
     ) -> None:
         self.factory, self.used, self.tasks, self.frozen = factory, used, list(tasks), frozen
+        self._called: set[str] = set()
+        self._implemented: set[str] = set()
 
     def run(self) -> None:
         """Train in all ways.
@@ -75,13 +92,22 @@ class Trial:
             self._fit(watched, steps=STEPS)
             raise
         self._same(complete, self._fit(watched, steps=STEPS), "run again with the same seed", _AGAIN)
+        for hook in CHANGES_LOSSES:
+            if hook in self._implemented - self._called:
+                raise self._broken(
+                    f"{hook} was not called in {STEPS} steps of {len(self.tasks)} tasks, so nothing of it was checked. "
+                    "Give tasks= in which it is."
+                )
         self._same(complete, self._resumed(), f"interrupted after {STOP} steps and resumed", _RESUMED)
         self._fit(self.factory, steps=1, precision="bf16", accumulate=2)
         self._check_scale(complete)
 
     def _fit(self, factory: Callable[..., Any], **settings: Any) -> Fit:
         trainer = Trainer(**{**SETTINGS, **settings})
-        return trainer.fit(self.tasks, [self.used], frozen=self.frozen, factories={self.used.name: factory})
+        uses, factories = [self.used], {self.used.name: factory}
+        if hasattr(self.factory(**self.used.settings), "compatkit_combine_gradients"):
+            uses, factories = [*uses, RegularizerConfig(COMPANION)], {**factories, COMPANION: Companion}
+        return trainer.fit(self.tasks, uses, frozen=self.frozen, factories=factories)
 
     def _resumed(self) -> Fit:
         with tempfile.TemporaryDirectory(prefix="compatkit-") as folder:
@@ -129,6 +155,7 @@ class Trial:
         def create(**settings: Any) -> Any:
             instance, owner = self.factory(**settings), Owner(self.used.as_)
             refuse_class(instance, owner, argument_name="what its factory returns")
+            self._implemented |= {hook.hook for hook in implementations(instance, Training, owner)}
             return SimpleNamespace(
                 **{
                     hook.hook: change(hook.hook, hook.effect, getattr(instance, hook.hook), instance)
@@ -143,25 +170,27 @@ class Trial:
 
         @functools.wraps(call)
         def called(*arguments: Any, **keywords: Any) -> Any:
-            step = _step_of(arguments, keywords) if hook in BEFORE_STEP else None
-            if step is None:
+            self._called.add(hook)
+            steps = _steps_of(arguments, keywords) if hook in BEFORE_STEP else []
+            if not steps:
                 return call(*arguments, **keywords)
-            weights = [(key, weight.clone()) for key, weight in _weights(step.task)]
-            data = {name: tensor.detach().clone() for name, tensor in _data(step)}
+            weights = [[(key, weight.clone()) for key, weight in _weights(step.task)] for step in steps]
+            data = [{name: tensor.detach().clone() for name, tensor in _data(step)} for step in steps]
             attributes = _attributes(instance)
             result = call(*arguments, **keywords)
-            for name, now in _data(step):
-                if not torch.equal(data[name], now.detach()):
-                    raise self._broken(
-                        f"{hook} wrote into the {name} of the step, which the task and other plugins use. Create a new "
-                        "tensor instead."
-                    )
-            for (key, value), (_, now) in zip(weights, _weights(step.task), strict=True):
-                if not torch.equal(value, now):
-                    raise self._broken(
-                        f"{hook} changed the weights {key!r} of {step.task.name}. Return losses that train them, or "
-                        "change them in compatkit_after_step."
-                    )
+            for step, before, kept in zip(steps, data, weights, strict=True):
+                for name, now in _data(step):
+                    if not torch.equal(before[name], now.detach()):
+                        raise self._broken(
+                            f"{hook} wrote into the {name} of the step, which the task and other plugins use. Create a "
+                            "new tensor instead."
+                        )
+                for (key, value), (_, now) in zip(kept, _weights(step.task), strict=True):
+                    if not torch.equal(value, now):
+                        raise self._broken(
+                            f"{hook} changed the weights {key!r} of {step.task.name}. Return losses that train them, "
+                            "or change them in compatkit_after_step."
+                        )
             if effect == "pure":
                 again = call(*arguments, **keywords)
                 alike = all(map(_equal, _tensors(result), _tensors(again)))
@@ -184,8 +213,7 @@ def _stopping(hook: str, effect: str, call: Callable[..., Any], instance: Any) -
 
     @functools.wraps(call)
     def called(*arguments: Any, **keywords: Any) -> Any:
-        step = _step_of(arguments, keywords)
-        if step is not None and step.number >= STOP:
+        if any(step.number >= STOP for step in _steps_of(arguments, keywords)):
             raise KeyboardInterrupt
         return call(*arguments, **keywords)
 
@@ -202,14 +230,15 @@ _RESUMED = (
 )
 
 
-def _step_of(arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
-    """Return the step among the arguments of a hook, or None."""
-    steps = (
-        each
-        for each in (*arguments, *keywords.values())
-        if hasattr(each, "batch") and hasattr(each, "number")
-    )
-    return next(steps, None)
+def _steps_of(arguments: Sequence[Any], keywords: Mapping[str, Any]) -> list[Any]:
+    """Return the steps among the arguments of a hook: one, or those of all tasks in a joint step."""
+    steps: list[Any] = []
+    for each in (*arguments, *keywords.values()):
+        if isinstance(each, JointStep):
+            steps += each.steps.values()
+        elif hasattr(each, "batch") and hasattr(each, "number"):
+            steps.append(each)
+    return steps
 
 
 def _weights(task: Any) -> Iterator[tuple[str, Tensor]]:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 import compatkit as ck
 from compatkit.errors import PluginError
+from compatkit.training.testing import assert_regularizer
 
 SGD: dict[str, Any] = {"optimizer": "sgd", "lr": 0.1, "schedule": "constant"}
 PCGRAD = factories("pcgrad")
@@ -310,6 +311,7 @@ def test_pcgrad_in_pieces_resumed_and_over_epochs(tmp_path: Path) -> None:
 
 
 def test_pcgrad_is_short_and_learns() -> None:
+    assert_regularizer(PCGRAD["pcgrad"])
     assert len((FOLDER / "pcgrad.py").read_text().splitlines()) < 80
     task = ck.Task("a", data_set("a"), "resnet8_cifar", "layer2", size=16)
     fit = quick(steps=40, log_every=10, lr=0.005).fit(

@@ -18,6 +18,7 @@ from compatkit.errors import PluginError, TrainingError
 from compatkit.training import objective
 from compatkit.training.networks import prepare_task
 from compatkit.training.precision import Precision
+from compatkit.training.testing import assert_regularizer
 
 SGD: dict[str, Any] = {"optimizer": "sgd", "lr": 0.1, "schedule": "constant"}
 BARLOW = factories("cross_barlow")
@@ -369,6 +370,7 @@ def test_barlows_loss_by_hand() -> None:
 
 def test_cross_barlow_is_short_refuses_one_task_and_ties_the_networks() -> None:
     assert len((FOLDER / "cross_barlow.py").read_text().splitlines()) < 80
+    assert_regularizer(BARLOW["cross_barlow"])
     for tasks in ([grouped()], [grouped(), grouped("b", width=7)]):
         with pytest.raises(PluginError) as caught:
             quick(steps=1).explain(tasks, ["cross_barlow"], factories=BARLOW)

@@ -437,3 +437,57 @@ def test_a_network_in_place_of_its_name_is_answered_with_the_way(network: Any) -
     with pytest.raises(UsageError, match="compatkit_builders") as caught:
         ck.Task("small", data_set("small"), network, "layer1")
     assert caught.value.subject == "model"
+
+
+class Weighs:
+    @hookimpl
+    def compatkit_sample_losses(self, step: Any, losses: Any) -> Any:
+        return 2 * losses
+
+
+class WeighsByTime(Weighs):
+    @hookimpl
+    def compatkit_sample_losses(self, step: Any, losses: Any) -> Any:
+        return losses * random.random()
+
+
+class CombinesByChance:
+    @hookimpl
+    def compatkit_combine_gradients(self, step: Any, gradients: Any) -> Any:
+        first = next(iter(gradients.values()))
+        return {name: value * random.random() for name, value in first.items()}
+
+
+class JoinsAndMoves:
+    @hookimpl
+    def compatkit_joint_losses(self, joint: Any) -> Any:
+        (name, step), *_ = joint.steps.items()
+        with torch.no_grad():
+            next(step.task.head.parameters()).add_(1)
+        return {"x": joint.extract(name, step.batch.images, source=name).mean()}
+
+
+@pytest.mark.parametrize(
+    ("factory", "message"),
+    [(WeighsByTime, "same seed"), (CombinesByChance, "same seed"), (JoinsAndMoves, "changed the weights")],
+)
+def test_hooks_that_change_losses_are_tried(factory: Any, message: str) -> None:
+    with pytest.raises(PluginError, match=message):
+        assert_regularizer(factory)
+
+
+def test_hooks_that_a_trial_does_not_call_are_not_passed_over() -> None:
+    assert_regularizer(Weighs)
+
+    class Late:
+        @hookimpl
+        def compatkit_set_up(self, setup: Any) -> None:
+            for state in setup.tasks.values():
+                state.extractor.requires_grad_(False)
+
+        @hookimpl
+        def compatkit_combine_gradients(self, step: Any, gradients: Any) -> Any:
+            raise AssertionError
+
+    with pytest.raises(PluginError, match="compatkit_combine_gradients was not called"):
+        assert_regularizer(Late)
