@@ -65,6 +65,8 @@ SECTIONS = {
         "ls": "List components with their versions.",
         "search": "Find components by kind, tags, model, width or class.",
         "show": "Show a component's contract.",
+        "site": "Write a catalogue of all components as pages.",
+        "serve": "Show the catalogue in a browser on this machine.",
         "log": "Show what happened to a component's versions and aliases.",
         "alias": "Point an alias to a version, or show its version.",
         "copy": "Give a version another name or number: rename, promote.",

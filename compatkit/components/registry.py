@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -30,6 +30,7 @@ from compatkit.registry.store import Store
 from compatkit.registry.versions.diff import Difference
 
 if TYPE_CHECKING:
+    from compatkit.components.catalogue.site import Site
     from compatkit.evaluation.conditions import Progress
     from compatkit.registry.maintenance.operations import Maintenance
     from compatkit.registry.signing.private_keys import SigningKey
@@ -302,6 +303,51 @@ class Registry(Comparing, Publishing, Copying, Changing, Shown):
 
         states = (self.store.load_state(self.store.manifest(reference)) for reference in (old, new))
         return attrs.evolve(change, tensors=tensor_changes(*states))
+
+    def site(self, out: str | os.PathLike[str], *, title: str = "", progress: Progress | None = None) -> Site:
+        """Write a catalogue of all components: a folder of pages that open without a server and ask no network.
+
+        Args:
+            out: New folder; an empty one, or a catalogue that compatkit wrote, is replaced.
+            title: Title; empty for the name of the registry's folder, or the address of its remote.
+            progress: Called with done, total and the component.
+
+        Returns:
+            The folder, with the number of its files and components.
+
+        Raises:
+            UsageError: ``out`` holds other files, is a link or file, or lies in the registry.
+            EnvironmentFailure: It cannot be written; nothing was replaced.
+        """
+        from compatkit.components.catalogue.site import write_site
+
+        return write_site(self.store, out, title=title, progress=progress)
+
+    def serve(
+        self,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 8642,
+        public: bool = False,
+        title: str = "",
+        started: Callable[[str], object] | None = None,
+    ) -> None:
+        """Show the catalogue of ``site`` on loopback, read-only, with new versions as they arrive, until interrupted.
+
+        Args:
+            host: Address to listen on.
+            port: Port; 0 for a free one.
+            public: Whether ``host`` may be reached from other machines, so that whoever reaches it reads everything.
+            title: Title; empty for the name of the registry's folder.
+            started: Called with the address of the front page.
+
+        Raises:
+            UsageError: ``host`` is no address, or not loopback and ``public`` is False; or the registry is a remote.
+            EnvironmentFailure: The port is in use or not allowed.
+        """
+        from compatkit.components.catalogue.server import serve
+
+        serve(self.store, host=host, port=port, public=public, title=title, started=started)
 
     @property
     def maintenance(self) -> Maintenance:

@@ -262,6 +262,10 @@ class Evidence:
                 durable.replace_file(path, line, root=self.root)
         return edge
 
+    def extractors(self) -> set[str]:
+        """Return the function digests of all extractors that have results."""
+        return {f"{FUNCTION}{entry.name}" for entry in _entries(self._folder(), folders=True)}
+
     def partners(self, extractor: str) -> set[str]:
         """Return the function digests of all heads that have results with an extractor.
 

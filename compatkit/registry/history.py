@@ -62,7 +62,7 @@ class HistoryEntry:
         return attrs.asdict(self)
 
 
-def log(store: Store, name: str) -> list[HistoryEntry]:
+def log(store: Store, name: str, files: NameFiles | None = None) -> list[HistoryEntry]:
     """Return the history of a name, newest first; each damaged file is an entry of its own.
 
     Manifests are compared, no weights are read. The previous version is the next lower number.
@@ -70,18 +70,20 @@ def log(store: Store, name: str) -> list[HistoryEntry]:
     Args:
         store: Files of the registry.
         name: Name of a component.
+        files: Files of the name, from a survey of many names; None lists them.
 
     Raises:
         NotFound: The registry has no files of this name.
         InvalidName: The name is not valid.
     """
     check_name(name)
-    survey = Survey(store.root)
-    survey.scan(f"refs/{name}")
-    if name not in survey.names:
-        store.versions(name)  # raises with similar names
-        raise NotFound(f"no component is named {name!r}.", subject=name)
-    files = survey.names[name]
+    if files is None:
+        survey = Survey(store.root)
+        survey.scan(f"refs/{name}")
+        if name not in survey.names:
+            store.versions(name)  # raises with similar names
+            raise NotFound(f"no component is named {name!r}.", subject=name)
+        files = survey.names[name]
     entries = list(_published(store, name, files))
     for alias, moves in sorted(files.moves.items()):
         entries += [_moved(store, move, alias) for _, move in sorted(moves.items())]

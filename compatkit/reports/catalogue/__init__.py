@@ -1,0 +1,1 @@
+"""Pages of a catalogue: templates, style, scripts, and data as scripts."""
