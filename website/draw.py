@@ -1,4 +1,4 @@
-"""Draw the pictures of the pages: ``python website/draw.py`` writes three folders of docs/pictures.
+"""Draw the pictures of the pages: ``python website/draw.py`` writes four folders of docs/pictures.
 
 Each picture is one function, named after its file. A picture keeps a digest of the sources that drew it, so that a test
 tells which ones are out of date.
@@ -12,13 +12,19 @@ import inspect
 from collections.abc import Callable
 from pathlib import Path
 
+import draw_architecture
 import draw_explanations
 import draw_methods
 import draw_metrics
 import sketch
 
 PICTURES = Path(__file__).resolve().parents[1] / "docs" / "pictures"
-FOLDERS = {"explanation": draw_explanations, "methods": draw_methods, "metrics": draw_metrics}
+FOLDERS = {
+    "architecture": draw_architecture,
+    "explanation": draw_explanations,
+    "methods": draw_methods,
+    "metrics": draw_metrics,
+}
 
 
 def drawings() -> dict[str, Callable[[], sketch.Sheet]]:
