@@ -37,6 +37,10 @@ ELSEWHERE = {
     "docs/how_to/adopting.md": "tests/test_runnable_pages.py",
     "docs/how_to/bridges.md": "tests/test_runnable_pages.py",
     "docs/how_to/fleet.md": "tests/test_runnable_pages.py",
+    "docs/first_hour/deploy.md": "tests/test_first_hour.py",
+    "docs/how_to/from_lightning.md": "tests/test_runnable_pages.py",
+    "docs/how_to/from_mlflow.md": "tests/test_runnable_pages.py",
+    "docs/how_to/from_timm.md": "tests/test_runnable_pages.py",
     "docs/how_to/recombinations.md": "tests/test_runnable_pages.py",
     "docs/how_to/serving.md": "tests/test_serving_page.py",
     "examples/third_party/README.md": "tests/test_third_party.py",
@@ -103,7 +107,7 @@ def commands(page: Path) -> list[str]:
     """Return the commands of compatkit in a page's blocks, each on one line."""
     text = "".join(block.text for block in blocks(page, "bash", "text", "console")).replace("\\\n", " ")
     parts = [part.split(" > ")[0].strip(" $") for line in text.splitlines() for part in line.split(" && ")]
-    return [part for part in parts if part.startswith("compatkit ")]
+    return [part for part in parts if part.startswith("compatkit ") and part != "compatkit --version"]
 
 
 def parsed(line: str) -> None:

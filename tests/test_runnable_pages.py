@@ -18,7 +18,10 @@ import torch
 from compatkit.cli import main
 
 DOCS = Path(__file__).resolve().parents[1] / "docs" / "how_to"
-PAGES = ("adaptation.md", "adopting.md", "bridges.md", "fleet.md", "recombinations.md")
+PAGES = (
+    *("adaptation.md", "adopting.md", "bridges.md", "fleet.md", "recombinations.md"),
+    *("from_lightning.md", "from_mlflow.md", "from_timm.md"),
+)
 PROGRESS = re.compile(r": step [\d,]+ of [\d,]+; ")
 EXIT = re.compile(r"# exit code ([0-9]+)$")
 
@@ -31,6 +34,8 @@ def blocks(page: str) -> list[tuple[str, str]]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.filterwarnings("default:.*type hint:UserWarning")  # MLflow's, while it is imported
 @pytest.mark.parametrize("page", PAGES)
 def test_everything_runs(page: str, tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
     monkeypatch.chdir(tmp_path)
