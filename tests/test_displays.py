@@ -20,7 +20,10 @@ LONGEST = 6000
 """Characters of a repr: a screenful, or a value with all of its settings; no weights and no images."""
 PARTS = 8
 """Items of a list or a mapping that are looked at."""
-NOT_HANDED_OUT = {"SetUp", "Step", "Batch", "LayerCall", "Pretraining"}
+NOT_HANDED_OUT = {
+    *("SetUp", "RunInfo", "AveragedNetwork", "Step", "Batch", "LayerCall", "JointStep"),
+    *("Pretraining", "Evaluation"),
+}
 """Classes whose objects only hooks receive; ``test_what_hooks_receive_is_shown`` has them."""
 
 
@@ -101,7 +104,16 @@ def values(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
     )
     return [
         *(getattr(ck, name) for name in ck.__all__),
-        *(fit, fit.averaged(), registry, matrix, matrix.filter(grade="perfect"), network, bridge),
+        *(
+            fit,
+            fit.averaged(),
+            registry,
+            matrix,
+            matrix.compare(matrix),
+            matrix.filter(grade="perfect"),
+            network,
+            bridge,
+        ),
         *(
             trainer,
             ck.Trainer(
@@ -164,7 +176,16 @@ class Watching:
 
     @ck.hookimpl
     def compatkit_set_up(self, setup: ck.SetUp) -> None:
-        self.keep(setup)
+        self.keep(setup, *map(setup.averaged, setup.tasks.values()))
+
+    @ck.hookimpl
+    def compatkit_after_evaluation(self, evaluation: ck.Evaluation) -> None:
+        self.keep(evaluation)
+
+    @ck.hookimpl
+    def compatkit_joint_losses(self, joint: ck.JointStep) -> dict[str, torch.Tensor]:
+        self.keep(joint)
+        return {}
 
     @ck.hookimpl
     def compatkit_pretrain(self, setup: ck.SetUp, pretraining: ck.Pretraining) -> dict[str, Any]:
@@ -179,8 +200,11 @@ class Watching:
 
 def test_what_hooks_receive_is_shown() -> None:
     watching = Watching()
-    task = ck.Task("left", data_set("left"), "resnet8_cifar", "layer2", size=(16, 16))
-    quick(steps=1).fit([task], ["watching"], factories={"watching": lambda: watching})
+    tasks = [
+        ck.Task(name, data_set(name), "resnet8_cifar", "layer2", size=(16, 16)) for name in ("left", "right")
+    ]
+    trainer = quick(steps=1, ema=0.9, evaluate_every=1, evaluate_on="test")
+    trainer.fit(tasks, ["watching"], factories={"watching": lambda: watching})
     assert watching.received.keys() >= NOT_HANDED_OUT - {"LayerCall"}
     assert {name: size for name, size in watching.received.items() if size > LONGEST} == {}
     assert shown(ck.LayerCall(torch.zeros(1), torch.zeros(1), nn.Identity()))

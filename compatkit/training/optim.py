@@ -228,8 +228,8 @@ class Averages:
 
     decay: float
     warmup: bool
-    values: Mapping[str, dict[str, Tensor]]
-    _pairs: Mapping[str, tuple[list[Tensor], ...]]
+    values: Mapping[str, dict[str, Tensor]] = attrs.field(repr=False)
+    _pairs: Mapping[str, tuple[list[Tensor], ...]] = attrs.field(repr=False)
 
     @classmethod
     def of(
