@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -76,6 +76,14 @@ class MatrixOptions(ConditionOptions, WorkerOptions, NamedDataOptions, Signature
         "--bridge",
         metavar="RUNG",
     )
+    metrics: tuple[str, ...] = option(
+        "Metric of each pair, beside the accuracy (see `compatkit plugins metrics`); may be repeated.",
+        "--metric",
+        metavar="NAME",
+    )
+    settings: tuple[str, ...] = option(
+        "Setting of a metric, as JSON or text; may be repeated.", "--set", metavar="METRIC.NAME=VALUE"
+    )
     where: tuple[str, ...] = option(
         "Only cells with, for example, grade=compatible,perfect or state=stale or accuracy>=.9; may be repeated.",
         metavar="FIELD=VALUE",
@@ -91,12 +99,13 @@ def matrix_command(options: MatrixOptions) -> int | None:
     Examples:
         # measure all pairs on the sets trained on, and write a page
         compatkit matrix 'digits/*.extractor' 'digits/*.head' --html matrix.html
-        # the same in two processes
-        compatkit matrix 'digits/*.extractor' 'digits/*.head' --workers 2
+        # in two processes, with a metric of each pair beside the accuracy
+        compatkit matrix 'digits/*.extractor' 'digits/*.head' --workers 2 --metric leep
         # search recorded results, measure nothing
         compatkit matrix 'digits/*' 'digits/*' --where grade=compatible --fill none
     """
     before = _read_matrix(options)  # before anything is measured
+    metrics = _metrics(options)
     registry = open_registry()
     data, between = None, None
     if options.fill != "none" or options.names or options.recipe:
@@ -121,6 +130,7 @@ def matrix_command(options: MatrixOptions) -> int | None:
             options.heads,
             data,
             bridges=between,
+            metrics=metrics,
             progress=report,
             **options.only("fill", "where"),
             **options.values_of(ConditionOptions),
@@ -140,6 +150,20 @@ def matrix_command(options: MatrixOptions) -> int | None:
         print_rich(matrix)
     _print_cells(matrix)
     return code
+
+
+def _metrics(options: MatrixOptions) -> dict[str, dict[str, Any]]:
+    """Return the settings of each metric, after checking that they apply to pairs."""
+    if not options.metrics:
+        if options.settings:
+            raise click.UsageError("--set is a setting of a metric: add --metric.")
+        return {}
+    from compatkit.cli.metric import settings_of
+    from compatkit.evaluation.pair_metrics import pair_metrics
+
+    metrics = settings_of(options.settings, options.metrics)
+    pair_metrics(metrics)  # before images are read
+    return metrics
 
 
 def _read_matrix(options: MatrixOptions) -> Matrix | None:
@@ -214,3 +238,9 @@ def _print_cells(matrix: Matrix) -> None:
         if counts.get(state):
             text += f"; {counts[state]:,} {state}: --fill {state} measures {'it' if counts[state] == 1 else 'them'}"
     paragraph(f"{text}.")
+    if matrix.settings.get("metrics"):
+        names, figures = ", ".join(matrix.settings["metrics"]), counts["metrics"]
+        rest = "".join(
+            f"; {figures[state]:,} {state}" for state in ("stale", "missing", "failed") if state in figures
+        )
+        paragraph(f"Metrics {names}: {figures['taken']:,} taken, {figures['measured']:,} measured now{rest}.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from compatkit.components.loading import PartLoader
 from compatkit.components.pairs import check_pair, check_pairs
@@ -184,6 +184,7 @@ class Comparing:
         workers: int | None = None,
         launcher: str = "auto",
         cluster: str | None = None,
+        metrics: Sequence[str] | Mapping[str, Mapping[str, Any]] = (),
     ) -> Matrix:
         """Return the accuracy of every extractor with every head, on the extractor's own test set.
 
@@ -220,10 +221,17 @@ class Comparing:
                 twice, or cannot be measured, stays missing with the reason, and a warning.
             cluster: Address of a cluster, such as ``"ray://head:10001"``; all of its machines must see the registry
                 at the same path.
+            metrics: Names of metric plugins, or their settings by name: ``{"accuracy": {"top": 5}}``. Each measures the
+                recombined network of a cell on the images of the common classes, in the pass of the accuracy; those
+                that compare two networks get the extractor with its own head. ``Cell.metrics`` has their figures,
+                which are evidence like the accuracy. One that fails for a pair leaves the reason there, and a warning.
 
         Raises:
+            UnknownName: A metric does not exist.
+            PluginError: A plugin of a metric is broken, or a setting is invalid.
             NotFound: A pattern matches nothing.
-            UsageError: A setting, a filter or a bridge is invalid; a reference that is not a pattern has another kind.
+            UsageError: A setting, a filter or a bridge is invalid; a metric needs layers, which pairs do not share; a
+                reference that is not a pattern has another kind.
             EnvironmentFailure: A worker does not see the registry.
             DataError: ``data`` contains no test set for an extractor, or several; or its own cannot be loaded.
         """
@@ -247,7 +255,18 @@ class Comparing:
                 "out."
             )
         result = matrix(
-            self.store, extractors, heads, data, conditions, where, fill, between, record, progress, launch
+            self.store,
+            extractors,
+            heads,
+            data,
+            conditions,
+            where,
+            fill,
+            between,
+            record,
+            progress,
+            launch,
+            metrics,
         )
         if not bridges:
             return result

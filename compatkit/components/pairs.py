@@ -18,7 +18,7 @@ from compatkit.contracts.contract import EXTRACTORS, HEADS, Kind
 from compatkit.contracts.evidence import ADAPTED, Cell
 from compatkit.errors import FormatError
 from compatkit.evaluation.component import Component
-from compatkit.evaluation.records import Cells
+from compatkit.evaluation.records import Cells, is_accuracy
 from compatkit.registry.store import Store
 from compatkit.reports.verdicts import Verdicts, check_all
 
@@ -94,8 +94,8 @@ def measured(
 ) -> dict[Pair, list[Cell]]:
     """Return the measured cells of every pair, oldest first; stale if the metric has changed since.
 
-    Measurements with adapters are no evidence of the bare pair and are left out. Damaged results are left out with a
-    warning.
+    Measurements with adapters are no evidence of the bare pair and are left out. Figures of metric
+    plugins are left out, too; damaged results with a warning.
 
     Args:
         store: Store of the registry.
@@ -110,6 +110,8 @@ def measured(
     cells, parts = Cells(), PartLoader(store)
     owns: dict[str, OwnHead | None] = {}
     for result in store.evidence.results(list(lefts), list(rights)):
+        if not is_accuracy(result):
+            continue
         pairs = list(product(lefts[result.extractor], rights[result.head]))
         try:
             cell = cells.of(result, *pairs[0])

@@ -27,7 +27,7 @@ from compatkit.evaluation.metrics import (
     finalized,
     update_arguments,
 )
-from compatkit.evaluation.records import read_figures
+from compatkit.evaluation.records import is_accuracy, read_figures
 
 if TYPE_CHECKING:
     from torch import nn
@@ -219,6 +219,8 @@ def measured_on(store: Store, parts: PartLoader, part: Component, tests: Split) 
         for result in store.evidence.results([function], partners) if partners else ():
             settings = result.settings
             if result.error or settings.get("data_digest") != tests.digest or settings.get("adapters"):
+                continue
+            if not is_accuracy(result):
                 continue
             figure = read_figures(result.figures)[1]
             accuracies.append((figure.accuracy, how))

@@ -7,6 +7,7 @@ from typing import Literal
 
 import attrs
 
+from compatkit.contracts.metric_figures import MetricFigure
 from compatkit.errors import UsageError
 
 METRIC = "recombination_accuracy"
@@ -108,6 +109,7 @@ class Cell:
         findings: Findings of the check as text, for display.
         reason: Reason for a missing or stale measurement; else empty.
         ladder: Result of each rung, if the parts are bridged.
+        metrics: Figures of metric plugins, if any were asked for.
     """
 
     extractor: str
@@ -126,6 +128,7 @@ class Cell:
     findings: tuple[str, ...] = ()
     reason: str = ""
     ladder: tuple[Rung, ...] = ()
+    metrics: tuple[MetricFigure, ...] = ()
 
     @property
     def state(self) -> State:

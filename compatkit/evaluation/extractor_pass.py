@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from typing import Protocol
 
 import attrs
 import torch
@@ -46,7 +47,7 @@ class EvaluatedHead:
     failure: str = ""
 
     def logits(self, features: Features) -> Tensor | None:
-        """Return float32 logits ``(batch, outputs)`` on the CPU; None if the head fails, see ``failure``."""
+        """Return float32 logits ``(batch, outputs)``; None if the head fails, see ``failure``."""
         if self.failure:
             return None
         try:
@@ -62,7 +63,19 @@ class EvaluatedHead:
                 f"{self.name} gives outputs of shape {shape}; its contract names {self.outputs} classes"
             )
             return None
-        return logits.float().cpu()
+        return logits.float()
+
+
+class Observer(Protocol):
+    """What else is measured in the pass over the images."""
+
+    def observe(self, positions: Tensor, images: Tensor, logits: Mapping[EvaluatedHead, Tensor]) -> None:
+        """Take one batch: indices of its images, normalized images, and logits by head."""
+        ...
+
+    def conclude(self) -> None:
+        """Conclude while the modules are still under the policy of the pass."""
+        ...
 
 
 def evaluate_heads(
@@ -72,6 +85,7 @@ def evaluate_heads(
     data: Data,
     conditions: Conditions,
     progress: Callable[[int], None],
+    observers: Sequence[Observer] = (),
 ) -> None:
     """Fill the tallies of heads on one extractor; modules stay bitwise unchanged, also after an error.
 
@@ -82,6 +96,7 @@ def evaluate_heads(
         data: Normalization of the images.
         conditions: Policy, batches, precision, device.
         progress: Called with the number of batches done.
+        observers: Called with each batch after all heads.
 
     Raises:
         DataError: A batch would contain only one image, which has no batch statistics.
@@ -100,13 +115,20 @@ def evaluate_heads(
         pairs = zip(image_batches, examples.each(image_batches), strict=True)
         for number, (positions, pixels) in enumerate(pairs, start=done + 1):
             images = normalize(pixels, data, device=conditions.device)
-            features = extractor(images)
+            features = extractor(images.clone() if observers else images)  # it may write into them
+            outputs = dict[EvaluatedHead, Tensor]()
             for head in heads:
                 # A head may begin with an in-place operation, so all but the last get a copy.
                 logits = head.logits(_copied(features) if head is not heads[-1] else features)
                 if record and logits is not None:
+                    on_cpu = logits.cpu()
                     for tally in head.tallies:
-                        tally.add(positions, logits)
+                        tally.add(positions, on_cpu)
+                    if observers:
+                        outputs[head] = logits
+            if record:
+                for observer in observers:
+                    observer.observe(positions, images, outputs)
             progress(number)
 
     with ExitStack() as stack:
@@ -126,6 +148,8 @@ def evaluate_heads(
         for module in modules:
             stack.enter_context(mode(module))
         run_batches(len(image_batches) if estimates(conditions.bn_policy) else 0, record=True)
+        for observer in observers:
+            observer.conclude()
 
 
 def _copied(features: Features) -> Features:

@@ -16,19 +16,25 @@ from torch import Tensor, nn
 
 from compatkit.contracts.contract import Data
 from compatkit.contracts.evidence import Cell, figure, grade, paired_interval_of_counts, recovered
+from compatkit.contracts.metric_figures import MetricFigure
 from compatkit.data.dataset import Split
 from compatkit.errors import DataError
 from compatkit.evaluation.adapter import Adapter
+from compatkit.evaluation.assembly import Assembly
 from compatkit.evaluation.batchnorm import has_batch_norm
 from compatkit.evaluation.component import Component
 from compatkit.evaluation.conditions import Conditions, ImageFacts, Progress, Settings
 from compatkit.evaluation.extractor_pass import EvaluatedHead, evaluate_heads
+from compatkit.evaluation.pair_metrics import Meter, PairMetric, labels_of, subject_of
 from compatkit.evaluation.preprocessing import Prepared, prepare
 from compatkit.evaluation.prospect import BROKEN, Prospect, no_bound, notes_of, prospect, unknown_classes
+from compatkit.evaluation.recombination import joined_contract
 from compatkit.evaluation.tally import Tally, chance_level
 
 Adapters = Mapping[tuple[str, str], Sequence[Adapter]]
 """Adapters by (extractor, head) reference."""
+Metrics = Mapping[tuple[str, str], Sequence[PairMetric]]
+"""Metrics by (extractor, head) reference."""
 
 
 @attrs.define(eq=False)
@@ -39,6 +45,8 @@ class _PlannedCell(EvaluatedHead):
         prospect: Result of the check; its reason says why the pair cannot be measured.
         adapters: Adapters between the two.
         bound: Tally of the extractor's own head on the classes of this cell, or None.
+        meters: Metrics that run on it.
+        refused: Figures of metrics that do not apply to it, with the reason.
     """
 
     extractor: Component = attrs.field(kw_only=True)
@@ -46,6 +54,8 @@ class _PlannedCell(EvaluatedHead):
     prospect: Prospect = attrs.field(kw_only=True)
     adapters: Sequence[Adapter] = attrs.field(kw_only=True)
     bound: Tally | None = None
+    meters: list[Meter] = attrs.field(factory=list)
+    refused: list[MetricFigure] = attrs.field(factory=list)
 
     @property
     def reason(self) -> str:
@@ -79,6 +89,7 @@ def measure(
     adapters: Adapters | None = None,
     only: Collection[tuple[str, str]] | None = None,
     bounds: Mapping[str, Component] | None = None,
+    metrics: Metrics | None = None,
     each: Callable[[list[Cell]], None] | None = None,
     progress: Progress | None = None,
 ) -> list[Cell]:
@@ -96,6 +107,7 @@ def measure(
         adapters: Adapters of the pairs that need them; cells name them in ``settings``.
         only: Pairs of references to measure; None for all.
         bounds: Heads that give the upper bound, by reference of the extractor; they need not be columns.
+        metrics: Metrics by references of extractor and head, computed in the same pass; see ``Cell.metrics``.
         each: Called with the cells of an extractor when it has run, including that of a bound that is no column.
         progress: Called after every batch.
 
@@ -130,7 +142,9 @@ def measure(
             if progress is not None:
                 progress(before + done, total, name)
 
-        measured = _row(part, pairs, own, data[part.reference], images, conditions, ready, tick)
+        measured = _row(
+            part, pairs, own, data[part.reference], images, conditions, ready, tick, metrics or {}
+        )
         if each is not None:
             each(measured)
         cells += measured[: len(pairs)]
@@ -173,6 +187,7 @@ def _row(
     conditions: Conditions,
     ready: _LastImages,
     tick: Callable[[int], None],
+    metrics: Metrics,
 ) -> list[Cell]:
     """Run one extractor; each head fills its own cell, the extractor's own head also the bounds."""
     labels = torch.from_numpy(split.labels)
@@ -190,7 +205,11 @@ def _row(
         _bound(own, wired, labels, len(split.classes))
     if wired:
         data = extractor.manifest.contract.data
-        evaluate_heads(extractor.module, wired, ready.images(split, data), data, conditions, tick)
+        for pair in wired:
+            chosen = metrics.get((extractor.reference, pair.head.reference), ()) if pair in pairs else ()
+            _set_up(pair, chosen, own if own in wired else None, split, conditions.bn_policy)
+        meters = [meter for pair in wired for meter in pair.meters]
+        evaluate_heads(extractor.module, wired, ready.images(split, data), data, conditions, tick, meters)
     norms, bound = has_batch_norm(extractor.module), own.head.function if own is not None else ""
     cells: list[Cell] = []
     for pair in (*pairs, *extra):
@@ -203,6 +222,46 @@ def _row(
         settings["own"] = pair.head.is_own(pair.extractor)
         cells.append(_cell(pair, split, settings, own))
     return cells
+
+
+def _set_up(
+    pair: _PlannedCell, metrics: Sequence[PairMetric], own: _PlannedCell | None, split: Split, bn_policy: str
+) -> None:
+    """Start the metrics of a pair; those that lack what they compare with get the reason."""
+    if not metrics:
+        return
+    network = _network(pair, bn_policy)
+    other = _network(own, bn_policy) if own is not None else None
+    names = [label.name for label in pair.head.labels]
+    for mine, theirs in pair.prospect.classes:
+        names[theirs] = split.classes[mine]  # synonyms are named as the images name them
+    labels = labels_of(torch.from_numpy(split.labels), pair.prospect.classes, len(split.classes))
+    for metric in metrics:
+        compared = own if metric.compares else None
+        reason = ""
+        if metric.compares and own is None:
+            reason = (
+                f"it compares with the own network of {pair.extractor.reference}, which has no own head here"
+            )
+        elif "other_logits" in metric.inputs and own is not None and own.head.labels != pair.head.labels:
+            reason = f"it compares logits, and {own.head.reference} has other classes"
+        if reason:
+            pair.refused += metric.without_figure("failed", reason)
+            continue
+        subject = subject_of(network, other if metric.compares else None, names)
+        pair.meters.append(Meter(metric, pair, compared, subject, labels))
+
+
+def _network(pair: _PlannedCell, bn_policy: str) -> Assembly:
+    """Return the recombined network; its parts are shared with the pass."""
+    contracts = pair.extractor.manifest.contract, pair.head.manifest.contract
+    return Assembly(
+        pair.extractor.module,
+        pair.head.module,
+        contract=joined_contract(*contracts, pair.adapters),
+        adapters=[adapter.module for adapter in pair.adapters],
+        bn_policy=bn_policy,
+    )
 
 
 def _bound(own: _PlannedCell, wired: Sequence[_PlannedCell], labels: Tensor, classes: int) -> None:
@@ -255,5 +314,6 @@ def _cell(pair: _PlannedCell, split: Split, settings: Settings, own: _PlannedCel
         recovered=recovered(measured.accuracy, chance, limit.accuracy if limit is not None else None),
         difference=difference,
         findings=notes,
+        metrics=(*(found for meter in pair.meters for found in meter.figures()), *pair.refused),
         **shared_fields,
     )

@@ -129,7 +129,7 @@ class Recombination(Assembly):
         network = cls(
             *parts,
             report=report.with_findings(notes),
-            contract=_contract(extractor.manifest.contract, head.manifest.contract, adapters),
+            contract=joined_contract(extractor.manifest.contract, head.manifest.contract, adapters),
             sources=(_without_module(extractor), _without_module(head)),
             adapters=adapters,
             bn_policy=policy,
@@ -206,8 +206,14 @@ def _without_module(part: Component) -> Component:
     return attrs.evolve(part, registry=None, module=None)
 
 
-def _contract(extractor: Contract, head: Contract, adapters: Sequence[Adapter]) -> Contract:
-    """Return the contract of the complete network."""
+def joined_contract(extractor: Contract, head: Contract, adapters: Sequence[Adapter]) -> Contract:
+    """Return the contract of the complete network.
+
+    Args:
+        extractor: Contract of the extractor.
+        head: Contract of the head.
+        adapters: Adapters between the two, in order.
+    """
     sides = extractor.protocol, head.protocol
     anchors = dict.fromkeys(anchor for side in sides for anchor in side.anchors)
     return Contract(

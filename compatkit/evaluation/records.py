@@ -12,7 +12,7 @@ from typing import Annotated, Any, get_args
 import attrs
 import msgspec
 
-from compatkit.contracts.evidence import Cell, Figure, Grade, weak_or_compatible
+from compatkit.contracts.evidence import METRIC, Cell, Figure, Grade, weak_or_compatible
 from compatkit.errors import EnvironmentFailure, FormatError, IntegrityError, UsageError
 from compatkit.evaluation.component import Component
 from compatkit.evaluation.conditions import key_of
@@ -115,6 +115,11 @@ def keep(store: Store, parts: Iterable[Component], cells: Sequence[Cell]) -> boo
             warnings.warn(f"The figures are not kept as evidence: {error}", stacklevel=3)
             return False
     return True
+
+
+def is_accuracy(result: StoredResult) -> bool:
+    """Return whether a result is an accuracy, or damaged, and not a figure of a metric plugin."""
+    return bool(result.error) or result.settings.get("metric") == METRIC
 
 
 @attrs.frozen(eq=False)

@@ -223,7 +223,8 @@ def _source(data: Images, preprocessing: Preprocessing | None, device: str) -> _
 
     def images_at(indices: Tensor) -> Tensor:
         prepared = prepare(split.take(indices.numpy()), preprocessing)
-        return normalize(prepared.images, preprocessing, device=device)
+        images = normalize(prepared.images, preprocessing, device=device)
+        return images[indices.argsort().argsort().to(images.device)]  # taken in ascending order
 
     settings = {"data": split.name, "data_digest": split.digest, "images": len(split), "sample": split.sample}
     return _Source(len(split), torch.from_numpy(split.labels), images_at, settings)

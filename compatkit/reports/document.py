@@ -17,8 +17,8 @@ from compatkit.reports.grid import CellGrid
 
 GridType = typing.TypeVar("GridType", bound=CellGrid)
 SCHEMA = 1
-OPTIONAL_FIELD = "ladder"
-"""Field of a cell that older documents do not have; written only if not empty."""
+OPTIONAL_FIELDS = ("ladder", "metrics")
+"""Fields of a cell that older documents do not have; written only if not empty."""
 
 
 @attrs.frozen
@@ -59,7 +59,7 @@ def render(matrix: CellGrid, *, indent: int | None = 2) -> str:
         )
     )
     value["cells"] = [
-        {name: item for name, item in cell.items() if name != OPTIONAL_FIELD or item}
+        {name: item for name, item in cell.items() if name not in OPTIONAL_FIELDS or item}
         for cell in value["cells"]
     ]
     return json_text(value, indent)

@@ -107,10 +107,21 @@ def _check_ranges(cell: Cell) -> None:
                 f"many correct examples as images, got {figure}",
                 subject=cell,
             )
-    others = (cell.chance, cell.recovered, *(cell.difference or ()))
+    others = (
+        cell.chance,
+        cell.recovered,
+        *(cell.difference or ()),
+        *(figure.value for figure in cell.metrics),
+    )
     if not all(map(math.isfinite, filter(None, others))):
         raise UsageError(
-            f"chance, recovered and difference of the pair {cell.extractor!r}, {cell.head!r} must be finite, "
+            f"chance, recovered, difference and metrics of the pair {cell.extractor!r}, {cell.head!r} must be finite, "
             f"got {others}",
+            subject=cell,
+        )
+    names = [figure.name for figure in cell.metrics]
+    if len(set(names)) < len(names):
+        raise UsageError(
+            f"the pair {cell.extractor!r}, {cell.head!r} has two figures of one metric name: {', '.join(names)}",
             subject=cell,
         )

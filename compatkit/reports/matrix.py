@@ -44,7 +44,8 @@ class Matrix(CellGrid, Tabular):
 
     ``to_dataframe`` has one row per cell: names, grades, numbers; missing values for pairs that were not measured.
     ``accuracy``, ``correct``, ``count``, ``low`` and ``high`` refer to the common classes; ``unrestricted_...`` to all
-    outputs, ``bound_...`` to the extractor with its own head. ``setting_...`` are the settings of each cell.
+    outputs, ``bound_...`` to the extractor with its own head. ``setting_...`` are the settings of each cell,
+    ``metric_...`` figures of metrics that were asked for.
 
     Attributes:
         extractors: Rows in display order.
@@ -203,8 +204,8 @@ class Matrix(CellGrid, Tabular):
         """Return one number per pair.
 
         Args:
-            field: Numeric column of ``to_dataframe``, such as ``"accuracy"``, ``"low"``, ``"recovered"``, ``"chance"``
-                or ``"bound_accuracy"``.
+            field: Numeric column of ``to_dataframe``, such as ``"accuracy"``, ``"low"``, ``"recovered"``, ``"chance"``,
+                ``"bound_accuracy"`` or ``"metric_..."``.
 
         Returns:
             Array ``(extractors, heads)``, float64, NaN if missing.
@@ -260,7 +261,9 @@ class Matrix(CellGrid, Tabular):
         Raises:
             EnvironmentFailure: The file cannot be written.
         """
-        return write_optional(csv_text(tidy.csv_rows(self), tidy.COLUMNS), path)
+        return write_optional(
+            csv_text(tidy.csv_rows(self), (*tidy.COLUMNS, *tidy.metric_columns(self))), path
+        )
 
     def to_json(self, path: str | os.PathLike[str] | None = None) -> str:
         """Return lossless JSON for ``from_json``; also write it if a path is given.

@@ -29,6 +29,8 @@ SHARES = (
 )
 SETTING_PREFIX = "setting_"
 """Prefix of columns with settings."""
+METRIC_PREFIX = "metric_"
+"""Prefix of columns with figures of metric plugins."""
 
 
 def row(extractor: Part, head: Part, cell: Cell | None) -> dict[str, Any]:
@@ -70,8 +72,17 @@ TEXT_COLUMNS = ("common", "reason", "findings", "settings", "through")
 COLUMNS = (*NUMBER_COLUMNS, *TEXT_COLUMNS)
 
 
+def metric_columns(matrix: CellGrid) -> tuple[str, ...]:
+    """Return the columns with figures of metric plugins; one that no cell has a value of is there, too."""
+    return tuple(dict.fromkeys(name for cell in matrix for name in _metrics(cell)))
+
+
+def _metrics(cell: Cell | None) -> dict[str, float | None]:
+    return {} if cell is None else {METRIC_PREFIX + figure.name: figure.value for figure in cell.metrics}
+
+
 def csv_rows(matrix: CellGrid) -> list[dict[str, Any]]:
-    """Return the rows of CSV, one per pair of the grid, row by row, by ``COLUMNS``.
+    """Return the rows of CSV, one per pair of the grid, row by row, by ``COLUMNS`` and ``metric_columns``.
 
     ``common``, ``findings`` and ``settings`` are JSON; ``through`` is the rung of a bridge, or empty.
 
@@ -79,7 +90,7 @@ def csv_rows(matrix: CellGrid) -> list[dict[str, Any]]:
         matrix: Matrix to convert.
     """
     return [
-        row(part, head, cell) | _texts(cell)
+        row(part, head, cell) | _texts(cell) | _metrics(cell)
         for part, head in product(matrix.extractors, matrix.heads)
         for cell in [matrix.find(part.reference, head.reference)]
     ]
@@ -107,6 +118,7 @@ def rows(matrix: CellGrid) -> list[dict[str, Any]]:
             "common_classes": len(cell.common),
             "reason": cell.reason,
             "through": chosen_rung(cell),
+            **_metrics(cell),
             **{SETTING_PREFIX + name: value for name, value in cell.settings.items()},
         }
         for cell in matrix
@@ -134,15 +146,21 @@ def array(matrix: CellGrid, field: str) -> NDArray[float64]:
     """
     import numpy as np
 
-    columns = (*SHARES, *COUNTED)
+    columns = (*SHARES, *COUNTED, *metric_columns(matrix))
     if field not in columns:
         hint = suggest(field, columns)
         raise UnknownName(
             f"{field!r:.80} is not a numeric column; expected one of {', '.join(columns)}.{hint}",
             subject=field,
         )
+    cells = [
+        [matrix.find(part.reference, head.reference) for head in matrix.heads] for part in matrix.extractors
+    ]
     values = [
-        [row(part, head, matrix.find(part.reference, head.reference))[field] for head in matrix.heads]
-        for part in matrix.extractors
+        [
+            (row(part, head, cell) | _metrics(cell)).get(field)
+            for head, cell in zip(matrix.heads, some, strict=True)
+        ]
+        for part, some in zip(matrix.extractors, cells, strict=True)
     ]
     return np.array(values, dtype=np.float64).reshape(len(matrix.extractors), len(matrix.heads))

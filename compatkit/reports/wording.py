@@ -12,6 +12,7 @@ from compatkit.foundation.display import visible
 
 if TYPE_CHECKING:
     from compatkit.contracts.evidence import Cell, Figure
+    from compatkit.contracts.metric_figures import MetricFigure
     from compatkit.contracts.report import Finding, Word
 
 MINUS = "\N{MINUS SIGN}"
@@ -299,6 +300,19 @@ def figure_text(figure: Figure) -> str:
     return f"{share(figure.accuracy)} ({interval(figure)}), {figure.correct:,} of {figure.count:,} right"
 
 
+def metric_text(figure: MetricFigure) -> str:
+    """Return a figure of a metric in one line: ``0.8123, higher is better, of 500 images; metric confidence``."""
+    texts = (
+        []
+        if figure.value is None
+        else [f"{figure.value:.4g}" + (f" {figure.unit}" if figure.unit != "1" else "")]
+    )
+    texts += [f"{figure.direction} is better"] if figure.direction != "none" and texts else []
+    texts += [f"of {figure.count:,} images"] if texts else []
+    texts += [] if figure.status == "ok" else [f"{figure.status}: {figure.reason}"]
+    return visible(f"{', '.join(texts)}; metric {figure.metric} of {figure.plugin}")
+
+
 def setting_text(value: Any) -> str:
     """Return a setting for display: short digests, rounded floats, mappings on one line."""
     if isinstance(value, str):
@@ -354,6 +368,7 @@ def evidence_rows(cell: Cell) -> list[tuple[str, str]]:
         rows.append(("Difference to the bound", f"{signed(low)} to {signed(high)}, paired 95 % interval"))
     if cell.common:
         rows.append((f"Common classes ({len(cell.common)})", visible(", ".join(cell.common))))
+    rows += [(visible(figure.name), metric_text(figure)) for figure in cell.metrics]
     rows.append(("Wiring", visible(cell.wiring.replace("-", " "))))
     rows.append(("Promise", visible(cell.promise.replace("-", " "))))
     return rows

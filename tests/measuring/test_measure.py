@@ -14,6 +14,7 @@ from small import data_set, quick
 from torch import Tensor, nn
 
 import compatkit as ck
+from compatkit.contracts.contract import Data
 from compatkit.errors import DataError, PluginError, UnknownName, UsageError
 from compatkit.evaluation.layers import choose, layers_of
 from compatkit.evaluation.metrics import Metric, Observation, Result, Table, TableCell
@@ -445,3 +446,17 @@ def test_authors_are_told_what_does_not_hold(factory: Callable[..., Metric], mes
 def test_metrics_of_layers_and_of_weights_conform() -> None:
     assert_metric(Seen)
     assert_metric(Distance)
+
+
+def test_a_seed_changes_the_order_of_the_images_and_no_figure() -> None:
+    images = data_set("shuffled").test
+    torch.manual_seed(0)
+    shape = nn.Sequential(nn.Flatten(), nn.Linear(12 * 12, len(images.classes)))
+    preprocessing = Data((12, 12), "L", (0.5,), (0.5,))
+    figures = [
+        ck.measure(shape, images, ["accuracy"], preprocessing=preprocessing, batch_size=7, seed=seed)[
+            "accuracy"
+        ].value
+        for seed in (None, 0, 1)
+    ]
+    assert figures == [figures[0]] * 3

@@ -97,10 +97,20 @@ class OldCells(TypedDict):
     """Cells of a matrix.
 
     Attributes:
-        cells: Cells in any order; ``ladder`` is absent where it is empty.
+        cells: Cells in any order; ``ladder`` and ``metrics`` are absent where they are empty.
     """
 
-    cells: Annotated[Any, [(Merged(Cell, without=("ladder",)), Cell)]]
+    cells: Annotated[
+        Any,
+        [
+            (
+                Merged(Cell, without=("ladder", "metrics")),
+                Merged(Cell, without=("metrics",)),
+                Merged(Cell, without=("ladder",)),
+                Cell,
+            )
+        ],
+    ]
 
 
 class Recombined(TypedDict):

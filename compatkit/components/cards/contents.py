@@ -14,7 +14,7 @@ from compatkit.contracts.evidence import Cell
 from compatkit.contracts.manifest import Manifest, from_bytes, function_digest
 from compatkit.contracts.report import Report
 from compatkit.errors import CompatkitError, EnvironmentFailure, FormatError, NotFound
-from compatkit.evaluation.records import Cells
+from compatkit.evaluation.records import Cells, is_accuracy
 from compatkit.registry import evidence, resolving
 from compatkit.registry.evidence import StoredResult
 from compatkit.registry.names import Reference
@@ -157,7 +157,10 @@ def _cells(
     for found in results[:MAX_RESULTS]:
         for left, right in by_functions[found["extractor"], found["head"]]:
             try:
-                cell = read.of(_stored(remote, found), str(left.reference), str(right.reference))
+                result = _stored(remote, found)
+                if not is_accuracy(result):
+                    continue
+                cell = read.of(result, str(left.reference), str(right.reference))
             except EnvironmentFailure:
                 raise
             except CompatkitError as error:

@@ -22,7 +22,7 @@ from compatkit.components.matrices.handing import received
 from compatkit.contracts.evidence import Cell
 from compatkit.errors import CompatkitError
 from compatkit.evaluation.component import Component
-from compatkit.evaluation.conditions import Conditions
+from compatkit.evaluation.conditions import Conditions, ImageFacts
 from compatkit.evaluation.records import keep
 from compatkit.foundation.codec import structure
 from compatkit.registry.names import Reference, Version
@@ -30,6 +30,7 @@ from compatkit.registry.store import Store
 
 if TYPE_CHECKING:
     from compatkit.data.split import Split
+    from compatkit.evaluation.pair_metrics import PairMetric
 
 Names = tuple[str, str, str]
 """Name, version and digest of a component."""
@@ -47,6 +48,8 @@ class RowJob:
         bound: Head that gives the upper bound, or None.
         conditions: Fields of ``Conditions``.
         record: Whether to record the cells as evidence.
+        metrics: Name and settings of each metric of these pairs.
+        standing: Heads of which the accuracy is recorded already.
     """
 
     registry: str
@@ -56,6 +59,8 @@ class RowJob:
     bound: Names | None
     conditions: Mapping[str, Any]
     record: bool
+    metrics: tuple[tuple[str, Mapping[str, Any]], ...] = ()
+    standing: tuple[str, ...] = ()
 
     def dumps(self) -> str:
         """Return the job as one line."""
@@ -154,6 +159,7 @@ def work(line: str) -> str:
 
 def _measured(job: RowJob) -> tuple[Cell, ...]:
     from compatkit.evaluation.matrix import measure
+    from compatkit.evaluation.metric_records import keep_metrics
     from compatkit.training.precision import Precision
 
     conditions = Conditions(**job.conditions)
@@ -165,17 +171,41 @@ def _measured(job: RowJob) -> tuple[Cell, ...]:
     parts = [extractor, *rights, *bounds.values()]
     for part in parts:
         _ = part.module  # find damaged parts before anything runs
-    measured = list[Cell]()
+    measured, images = list[Cell](), _images(job.images)
+    metrics = _metrics(job)
+    by_pair = {(extractor.reference, right.reference): metrics for right in rights}
+    own = bounds.get(extractor.reference)
 
     def each(row: list[Cell]) -> None:
         measured.extend(row)
-        if job.record:
-            keep(heads.store, parts, row)
+        new = [cell for cell in row if cell.head not in job.standing]
+        if not job.record or not keep(heads.store, parts, new) or not metrics:
+            return
+        facts = ImageFacts.of(images)
+        for cell, right in zip(row, rights, strict=False):  # a bound that is no column comes last
+            keyed = [
+                (metric, metric.conditions(conditions, facts, extractor, right, own)) for metric in metrics
+            ]
+            keep_metrics(heads.store, cell, (extractor, right), keyed)
 
     measure(
-        [extractor], rights, {extractor.reference: _images(job.images)}, conditions, bounds=bounds, each=each
+        [extractor],
+        rights,
+        {extractor.reference: images},
+        conditions,
+        bounds=bounds,
+        metrics=by_pair,
+        each=each,
     )
     return tuple(measured)
+
+
+def _metrics(job: RowJob) -> Sequence[PairMetric]:
+    if not job.metrics:
+        return ()
+    from compatkit.evaluation.pair_metrics import PairMetric
+
+    return [PairMetric.named(name, settings) for name, settings in job.metrics]
 
 
 def _component(parts: PartLoader, names: Names) -> Component:

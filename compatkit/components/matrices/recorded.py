@@ -68,7 +68,7 @@ class PairQuery:
         fresh: list[StoredResult] = []
         for result in reversed(results):
             try:
-                reason = self._match(result)
+                reason = self.match(result)
             except FormatError as error:
                 self.cells.leave_out(extractor.reference, head.reference, error)
                 continue
@@ -95,7 +95,7 @@ class PairQuery:
             return None
         return cell if self.own is None else self.own.checked(cell)
 
-    def _match(self, result: StoredResult) -> str | None:
+    def match(self, result: StoredResult) -> str | None:
         """Return ``""`` for a result under these conditions, the reason if it is stale, None for another question."""
         key = id(result.settings), id(result.conditions)
         if key not in self._reasons or result.error:

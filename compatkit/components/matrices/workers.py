@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
@@ -21,6 +21,7 @@ from compatkit.registry.store import Store
 if TYPE_CHECKING:
     from compatkit.components.matrices.recorded import Pair
     from compatkit.data.split import Split
+    from compatkit.evaluation.pair_metrics import PairMetric
 
 ATTEMPTS = 2
 """Processes that a single cell may kill."""
@@ -45,7 +46,8 @@ def measure_in_workers(
     store: Store,
     lefts: Sequence[Component],
     rights: Sequence[Component],
-    todo: Sequence[Pair],
+    todo: Mapping[Pair, Sequence[PairMetric]],
+    standing: Collection[Pair],
     bounds: Mapping[str, Component],
     tests: Mapping[str, Split],
     conditions: Conditions,
@@ -60,7 +62,8 @@ def measure_in_workers(
         store: Registry, which all processes see at the same path.
         lefts: Extractors.
         rights: Heads.
-        todo: Pairs to measure.
+        todo: Metrics to measure, by pair to measure.
+        standing: Pairs of which the accuracy is recorded already, and is not recorded again.
         bounds: Head that gives the upper bound, by reference of the extractor.
         tests: Test images by reference of the extractor.
         conditions: Conditions of all cells.
@@ -86,7 +89,6 @@ def measure_in_workers(
     parts = {part.reference: part for part in (*lefts, *rights, *bounds.values())}
     for part in parts.values():
         check_signature(store, part.resolved, False, "auto")
-    wanted = set(todo)
     root = store.root.absolute()
     with handed_over(root, [tests[left.reference] for left in lefts]) as files:
         jobs = [
@@ -98,15 +100,27 @@ def measure_in_workers(
                 bound=None if left.reference not in bounds else names_of(bounds[left.reference]),
                 conditions=attrs.asdict(conditions),
                 record=record,
+                metrics=_metrics_of(
+                    [metric for head in block for metric in todo[left.reference, head.reference]]
+                ),
+                standing=tuple(
+                    head.reference for head in block if (left.reference, head.reference) in standing
+                ),
             )
             for left in lefts
             for block in blocks(
-                [right for right in rights if (left.reference, right.reference) in wanted],
+                [right for right in rights if (left.reference, right.reference) in todo],
                 len(lefts),
                 launcher.workers or 1,
             )
         ]
         return _carry_out(jobs, launcher, take, progress)
+
+
+def _metrics_of(metrics: Sequence[PairMetric]) -> tuple[tuple[str, dict[str, Any]], ...]:
+    """Return names and settings of metrics, each once."""
+    distinct = {metric.key: metric for metric in metrics}
+    return tuple((metric.name, dict(metric.settings)) for metric in distinct.values())
 
 
 def _carry_out(

@@ -21,7 +21,7 @@ from small import data_set, quick, write_packs
 import compatkit as ck
 from compatkit.adapters.stitching.layers import build_adapter
 from compatkit.components.loading import PartLoader
-from compatkit.components.matrices import filling
+from compatkit.components.matrices import cells as table
 from compatkit.contracts import evidence as cells
 from compatkit.contracts.evidence import Cell
 from compatkit.contracts.manifest import About, function_digest
@@ -264,7 +264,7 @@ def test_without_images_a_matrix_is_of_those_that_were_measured_last(
 ) -> None:
     empty = registry.matrix(*BOTH, fill="none")
     assert counts(empty) == {"taken": 0, "measured": 0, "missing": 4}
-    assert {cell.reason for cell in empty.cells} == {filling.MISSING}
+    assert {cell.reason for cell in empty.cells} == {table.MISSING}
     measured = registry.matrix(*BOTH, tests)
     assert [cell.restricted for cell in registry.matrix(*BOTH, fill="none").cells] == [
         cell.restricted for cell in measured.cells
@@ -374,7 +374,7 @@ def test_large_matrices_tell_no_findings(
 ) -> None:
     registry.matrix(*BOTH, tests)
     assert all(cell.findings for cell in registry.matrix(*BOTH, tests).cells)
-    monkeypatch.setattr(filling, "DETAILED", 3)
+    monkeypatch.setattr(table, "DETAILED", 3)
     plain = registry.matrix(*BOTH, tests)
     assert not any(cell.findings for cell in plain.cells)
     assert {(cell.own, cell.promise) for cell in plain.cells} == {
