@@ -17,7 +17,7 @@ class MetricFigure:
 
     Attributes:
         name: Name of the result, unique in its cell; a figure of a table adds its names along the axes:
-            ``leep[logits, given]``.
+            ``leep[logits, as given]``.
         metric: Metric as it was asked for: ``accuracy``, or with settings ``accuracy(top=5)``.
         value: Measured value; None if there is none.
         status: That of the result. ``stale``: measured, but the metric's distribution, the images or the own head have

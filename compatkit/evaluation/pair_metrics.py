@@ -39,7 +39,7 @@ from compatkit.plugins.loading import Offer, shown
 
 LAYERS = frozenset(("inputs", "outputs", "other_inputs", "other_outputs", "layers", "other_layers"))
 """Inputs of a metric that need named layers."""
-MAX_FIGURES = 100
+MAX_FIGURES = 1000
 """Largest number of figures that a matrix keeps of one metric and one pair."""
 Names = Sequence[str]
 
@@ -277,7 +277,7 @@ class Meter:
         if len(figures) > MAX_FIGURES:
             return self.asked.without_figure(
                 "failed",
-                f"it gives {len(figures):,} figures, and a matrix keeps up to {MAX_FIGURES} of a pair; use "
+                f"it gives {len(figures):,} figures, and a matrix keeps up to {MAX_FIGURES:,} of a pair; use "
                 "`compatkit metric`",
             )
         return figures

@@ -11,7 +11,7 @@ import attrs
 from compatkit.contracts.evidence import Cell
 from compatkit.contracts.manifest import TRAINED_WITH
 from compatkit.errors import FormatError
-from compatkit.evaluation.records import Cells
+from compatkit.evaluation.records import Cells, is_accuracy
 from compatkit.registry.evidence import UnsignedEvidence
 from compatkit.registry.index.search import SearchResult
 from compatkit.registry.store import Store
@@ -78,7 +78,7 @@ def kept_results(store: Store, by_function: Mapping[str, Sequence[SearchResult]]
         warnings.simplefilter("ignore", UnsignedEvidence)
         for extractor in sorted(store.evidence.extractors()):
             heads = sorted(store.evidence.partners(extractor))
-            for result in reversed(store.evidence.results([extractor], heads)):
+            for result in filter(is_accuracy, reversed(store.evidence.results([extractor], heads))):
                 own = any(
                     relation == TRAINED_WITH and parent in digests.get(extractor, ())
                     for version in by_function.get(result.head, ())

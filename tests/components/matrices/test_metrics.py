@@ -16,6 +16,7 @@ from small import data_set, quick
 
 import compatkit as ck
 from compatkit.cli import main
+from compatkit.components.catalogue.results import kept_results
 from compatkit.components.loading import PartLoader
 from compatkit.contracts.metric_figures import MetricFigure, distinct
 from compatkit.errors import PluginError, UnknownName, UsageError
@@ -243,6 +244,8 @@ def test_figures_are_kept_and_no_network_runs_again(
         warnings.simplefilter("error")
         plain = registry.matrix(*BOTH, fill="none")
         assert registry.check(LEFT, RIGHT).evidence == first.cell(LEFT, RIGHT).grade
+        shown = kept_results(registry.store, {})
+    assert (len(shown), shown.damaged) == (4, 0)  # the catalogue
     assert plain.cells == tuple(attrs.evolve(cell, metrics=()) for cell in first.cells)
     assert registry.matrix(*BOTH, fill="none", metrics=["agreement"]).to_numpy(
         "metric_agreement"
@@ -314,9 +317,9 @@ def test_a_metric_that_fails_loses_no_accuracy(registry: ck.Registry, tests: lis
     again = registry.matrix(*BOTH, tests)
     assert again.settings["cells"] == {"taken": 4, "measured": 0}
     with pytest.warns(
-        UserWarning, match=r"sizes\(classes=200\) has no figure of 1 pair, .* up to 100 of a pair"
+        UserWarning, match=r"sizes\(classes=500\) has no figure of 1 pair, .* up to 1,000 of a pair"
     ):
-        registry.matrix(LEFT, RIGHT, tests, metrics={"sizes": {"classes": 200}})
+        registry.matrix(LEFT, RIGHT, tests, metrics={"sizes": {"classes": 500}})
 
 
 def test_a_metric_of_two_networks_says_where_there_is_no_own_one(
