@@ -39,14 +39,15 @@ def only_json() -> Iterator[None]:
         _stream.reset(token)
 
 
-def emit(value: Any, code: int = 0) -> int:
+def emit(value: Any, code: int = 0, *, indent: int | None = 2) -> int:
     """Print a JSON value in ASCII, valid in any terminal encoding, and return the exit code.
 
     Args:
         value: JSON values; paths are written as text.
         code: Exit code of the command.
+        indent: Spaces of a level; None for one line, which a program can read while the command still runs.
     """
-    text = json.dumps(_without_credentials(value), indent=2, default=os.fspath)
+    text = json.dumps(_without_credentials(value), indent=indent, default=os.fspath)
     click.echo(text, file=_stream.get())
     return code
 

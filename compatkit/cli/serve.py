@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from compatkit.cli import INTERRUPTED
 from compatkit.cli.options import Options, command, option
 from compatkit.cli.output import emit
 from compatkit.cli.roots import open_registry
@@ -24,7 +25,8 @@ class ServeOptions(Options):
 def serve_command(options: ServeOptions) -> int | None:
     """Show the catalogue of `compatkit site` in a browser, read-only, with new versions as they arrive.
 
-    It ends with Ctrl-C.
+    It runs until Ctrl-C, exit code 130. With --json, the document is one line, printed when the first page can be asked
+    for.
 
     Examples:
         # on this machine
@@ -37,10 +39,11 @@ def serve_command(options: ServeOptions) -> int | None:
 
     def started(url: str) -> None:
         if options.json:
-            emit({"url": url})
+            emit({"url": url}, indent=None)
         else:
             click.echo(f"serving {url} until Ctrl-C")
 
     open_registry().serve(
         title=options.title or "", started=started, **options.only("host", "port", "public")
     )
+    return INTERRUPTED

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import socket
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Thread
 
@@ -22,14 +23,28 @@ def store(tmp_path: Path) -> Store:
     return hostile.build(tmp_path / "parts")
 
 
-@pytest.fixture
-def server(store: Store) -> Iterator[CatalogueServer]:
+@contextmanager
+def serving(store: Store) -> Iterator[CatalogueServer]:
+    """Serve a registry in a thread."""
     with CatalogueServer(store, port=0) as running:
-        thread = Thread(target=running.serve_forever, daemon=True)
+        thread = Thread(target=running.serve_forever, args=(0.01,), daemon=True)
         thread.start()
+        try:
+            yield running
+        finally:
+            running.shutdown()
+            thread.join()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CatalogueServer]:
+    """A server of a registry that no test changes."""
+    folder = tmp_path_factory.mktemp("served")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COMPATKIT_CACHE", str(folder / "cache"))
+        store = hostile.build(folder / "parts")
+    with serving(store) as running:
         yield running
-        running.shutdown()
-        thread.join()
 
 
 def ask(
@@ -107,14 +122,13 @@ def test_no_path_leaves_the_catalogue(server: CatalogueServer, path: str) -> Non
     assert status == 404 and body == b"Not Found\n"
 
 
-def test_a_link_in_the_registry_is_not_followed(
-    server: CatalogueServer, store: Store, tmp_path: Path
-) -> None:
+def test_a_link_in_the_registry_is_not_followed(store: Store, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("secret")
     (store.root / "refs/team/linked").symlink_to(tmp_path)
     (store.root / "assets").symlink_to(tmp_path)
-    for path in ("/assets/secret", "/data/c/team/linked/0.js"):
-        assert ask(server, path)[0] == 404
+    with serving(store) as server:
+        for path in ("/assets/secret", "/data/c/team/linked/0.js"):
+            assert ask(server, path)[0] == 404
 
 
 def test_malformed_requests_are_refused(server: CatalogueServer) -> None:
@@ -158,19 +172,21 @@ def test_pages_of_other_origins_get_no_data(server: CatalogueServer) -> None:
     assert ask(server, "/data/index.js", Sec_Fetch_Site="same-origin")[0] == 200
 
 
-def test_a_change_shows_on_the_next_request(server: CatalogueServer, store: Store) -> None:
-    state = ask(server, "/data/state.js")[1]
-    assert (
-        b"1 component" not in ask(server, "/data/index.js")[1] and state == ask(server, "/data/state.js")[1]
-    )
-    store.publish("team/two", store.manifest(hostile.NAME))
-    assert b"team/two" in ask(server, "/data/index.js")[1]
-    assert ask(server, "/data/c/team/two/0.js")[0] == 200
-    after = ask(server, "/data/state.js")[1]
-    assert after != state
-    store.set_alias("team/two", "prod", "1.0.0")
-    assert ask(server, "/data/state.js")[1] != after
-    assert b'["prod","1.0.0"]' in ask(server, "/data/c/team/two/0.js")[1]
+def test_a_change_shows_on_the_next_request(store: Store) -> None:
+    with serving(store) as server:
+        state = ask(server, "/data/state.js")[1]
+        assert (
+            b"1 component" not in ask(server, "/data/index.js")[1]
+            and state == ask(server, "/data/state.js")[1]
+        )
+        store.publish("team/two", store.manifest(hostile.NAME))
+        assert b"team/two" in ask(server, "/data/index.js")[1]
+        assert ask(server, "/data/c/team/two/0.js")[0] == 200
+        after = ask(server, "/data/state.js")[1]
+        assert after != state
+        store.set_alias("team/two", "prod", "1.0.0")
+        assert ask(server, "/data/state.js")[1] != after
+        assert b'["prod","1.0.0"]' in ask(server, "/data/c/team/two/0.js")[1]
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "example.org", "127.0.0.1:80", ""])

@@ -5,6 +5,7 @@ Without Chromium or Playwright the browser's tests are skipped.
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,18 @@ MARKUP = "<img src=x onerror=alert(1)></script><script>alert(2)</script>"
 BIDI = "\u202egnp.exe\x1b[31m"
 
 
-@pytest.fixture
-def registry(tmp_path: Path) -> Store:
-    """A registry with one of everything, and 60 components whose texts mean harm."""
-    store = hostile.build(tmp_path / "parts")
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A catalogue with one of everything, and 60 components whose texts mean harm; only to be read."""
+    folder = tmp_path_factory.mktemp("catalogue")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COMPATKIT_CACHE", str(folder / "cache"))
+        patch.setenv("COMPATKIT_TRUST", str(folder / "trust"))
+        return write_site(registry(folder / "parts"), folder / "site").folder
+
+
+def registry(folder: Path) -> Store:
+    store = hostile.build(folder)
     newest = store.resolve(hostile.NAME)
     for number in range(60):
         data = hostile.weights(number + 2)
@@ -39,11 +48,6 @@ def registry(tmp_path: Path) -> Store:
         store.publish(f"crowd/part{number:02}", manifest)
     store.publish("crowd/constructor", store.manifest(hostile.NAME))
     return store
-
-
-@pytest.fixture
-def site(registry: Store, tmp_path: Path) -> Path:
-    return write_site(registry, tmp_path / "site").folder
 
 
 def visit_front(visit: Visit, site: Path, words: str = "") -> Any:
@@ -167,7 +171,8 @@ def test_an_unknown_address_says_so(visit: Visit, site: Path, reference: str) ->
     assert visit.dialogs == [] and all("Refused" not in line for line in visit.said)
 
 
-def test_the_policy_stops_what_would_get_past_the_escapes(visit: Visit, site: Path) -> None:
+def test_the_policy_stops_what_would_get_past_the_escapes(visit: Visit, site: Path, tmp_path: Path) -> None:
+    site = shutil.copytree(site, tmp_path / "changed")
     front = site / "index.html"
     front.write_text(
         front.read_text().replace("<h1>", "<script>alert(9)</script><img src=x onerror=alert(8)><h1>")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
+from compatkit.components.catalogue.site import Site
 from compatkit.contracts.manifest import Manifest, Parent
 from compatkit.foundation.json_schemas import Merged
 from compatkit.registry.history import HistoryEntry
@@ -535,6 +536,16 @@ class Inspected(TypedDict):
     problem: NotRequired[str]
 
 
+class Served(TypedDict):
+    """A catalogue that is served; printed when the first page can be asked for.
+
+    Attributes:
+        url: Address of the front page.
+    """
+
+    url: str
+
+
 DOCUMENTS: dict[str, Any] = {
     "init": Init,
     "ls": [(Merged(ListedName, without=("error",)), DamagedName)],
@@ -552,4 +563,6 @@ DOCUMENTS: dict[str, Any] = {
     "diff": Diff,
     "verify": Merged(Verified, Soundness),
     "inspect": Inspected,
+    "site": Site,
+    "serve": Served,
 }
