@@ -20,7 +20,7 @@ SAME_IMAGES = ("metric", "data_digest", "images", "sample")
 UNIMPORTANT = ("own", "state", "device")
 """Settings that are no conditions of the figures."""
 ERROR = 0.05
-"""Share of unchanged pairs whose 95 % interval excludes 0 by accident."""
+"""Largest share of unchanged pairs whose 95 % interval excludes 0 by accident; results on the same images are alike."""
 
 
 def difference_interval(before: Figure, after: Figure) -> tuple[float, float]:
@@ -167,7 +167,7 @@ class ComparedPairs:
         text = f"Of {pair_count(len(compared))} measured in both: {', '.join(found)}."
         changed = sum(counts.get(change, 0) for change in ("better", "worse"))
         if changed and (expected := len(compared) * ERROR) > changed / 3:
-            text += f" About {expected:.0f} of so many would differ by accident."
+            text += f" Up to {math.ceil(expected)} of so many would differ by accident."
         for name, pair in (
             ("gain", max(compared, key=lambda pair: pair.difference or 0.0)),
             ("loss", min(compared, key=lambda pair: pair.difference or 0.0)),

@@ -3,8 +3,9 @@
 Paper: Zbontar, Jing, Misra, LeCun, Deny (2021), "Barlow Twins: Self-Supervised Learning via Redundancy Reduction",
     Eq. 1 and 2. There the twins are two views in one network; here they are one image in the networks of two tasks.
 Equations: L = sum_i (1 - C_ii)^2 + offdiagonal sum_i sum_j!=i C_ij^2, with C the correlation over the batch between
-    channel i of one extractor and channel j of the other. We correlate the means of features over positions, without
-    the paper's projector, and take the mean over all pairs of tasks and over the batches of both.
+    channel i of one extractor and channel j of the other; 1e-5 is added to variances, as in the authors' code. We
+    correlate the means of features over positions, without the paper's projector, and take the mean over all pairs of
+    tasks and over the batches of both.
 Cost: each extractor on the batch of each task, forward and backward: for two tasks, two more steps of both networks.
 """
 

@@ -1,7 +1,6 @@
 """DANN: a classifier learns which task features come from, and the extractors learn that it cannot tell.
 
-Paper: Ganin et al. (2016), "Domain-Adversarial Training of Neural Networks", Eq. 9 to 11 and 17 (the gradient
-    reversal layer), Sec. 5.2.2 (the schedule of lambda).
+Paper: Ganin et al. (2016), "Domain-Adversarial Training of Neural Networks", Eq. 9 to 11, 17, Sec. 5.2.2 (lambda).
 Equations: R(x) = x with dR/dx = -lambda; the loss is the cross-entropy of G_d(R(G_f(x))) against the domain;
     lambda = 2 / (1 + exp(-10 p)) - 1, p from 0 to 1 over the run. A domain is a task, with an extractor of its own.
 Cost: two small layers on the mean of the features.
@@ -64,7 +63,7 @@ class DANN:
     def compatkit_set_up(self, setup: SetUp) -> None:
         """Build the domain classifier."""
         self.domains, self.steps = [*setup.tasks], setup.run.steps
-        widths = [state.feature_shape[1] for state in setup.tasks.values()]
+        widths = [one.feature_shape[-1 if len(one.feature_shape) == 3 else 1] for one in setup.tasks.values()]
         if len(widths) < 2 or len(set(widths)) > 1:
             raise UsageError(f"dann needs two tasks or more of one width; got widths {widths}.")
         layers = nn.Linear(widths[0], self.hidden), nn.ReLU(), nn.Linear(self.hidden, len(widths))
@@ -74,6 +73,7 @@ class DANN:
     def compatkit_losses(self, step: Step) -> Mapping[str, Tensor]:
         """Return the loss of the domain classifier on reversed features."""
         factor = 2 / (1 + math.exp(-self.gamma * step.number / max(1, self.steps - 1))) - 1
-        means = step.features.flatten(2).mean(2) if step.features.ndim > 2 else step.features
+        maps = step.features.mT if step.features.ndim == 3 else step.features  # tokens have channels last
+        means = maps.flatten(2).mean(2) if maps.ndim > 2 else maps
         labels = step.batch.labels.new_full((len(means),), self.domains.index(step.task.name))
         return {"domain": F.cross_entropy(self.classifier(Reversal.apply(means, factor)), labels)}

@@ -11,6 +11,7 @@ Cost: one softmax of the logits a step.
 from __future__ import annotations
 
 import attrs
+import torch
 from torch import Tensor
 
 from compatkit import Step, effect, hookimpl
@@ -46,4 +47,6 @@ class FocalLoss:
             true = chances.gather(1, step.batch.labels[:, None])[:, 0]
         else:
             true = (chances * step.mixed_labels).sum(1)
-        return (1 - true) ** self.gamma * losses
+        # At p_t = 1, in floating point, the gradient of a power below 1 is infinite, and times a loss of 0 is NaN.
+        rest = (1 - true).clamp(min=torch.finfo(true.dtype).tiny)
+        return rest**self.gamma * losses

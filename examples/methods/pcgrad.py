@@ -37,13 +37,14 @@ def project(gradients: Tensor, orders: Tensor) -> Tensor:
     Returns:
         Gradient ``(values,)``.
     """
-    total = torch.zeros_like(gradients[0])
+    total, squares = torch.zeros_like(gradients[0]), gradients.square().sum(1)
+    least = torch.finfo(gradients.dtype).tiny  # a gradient with a smaller square has no direction left
     for own, order in enumerate(orders.tolist()):
         changed = gradients[own].clone()
         for other in order:
             product = changed @ gradients[other]
-            if other != own and product < 0:
-                changed -= product / gradients[other].square().sum() * gradients[other]
+            if other != own and product < 0 and squares[other] >= least:
+                changed -= product / squares[other] * gradients[other]
         total += changed
     return total
 

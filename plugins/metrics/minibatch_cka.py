@@ -1,9 +1,9 @@
 """Minibatch CKA of all layers of two networks: an estimate that keeps no rows.
 
 Paper: Nguyen, Raghu, Kornblith (2021), "Do Wide and Deep Networks Learn the Same Things?", eq. 2 to 4.
-Equation: sum_t HSIC_1(X_t, Y_t) / sqrt(sum_t HSIC_1(X_t, X_t) sum_t HSIC_1(Y_t, Y_t)) over minibatches t, with HSIC_1
-    the unbiased estimate of Song et al. (2012): U / (n (n - 3)), ``_rows.unbiased``. Batches weigh by their
-    sizes; the paper's are all of one size.
+Equation: sum_t n_t HSIC_1(X_t, Y_t) / sqrt(sum_t n_t HSIC_1(X_t, X_t) sum_t n_t HSIC_1(Y_t, Y_t)) over minibatches t of
+    n_t rows, with HSIC_1 the unbiased estimate of Song et al. (2012): U / (n (n - 3)), ``_rows.unbiased``. The
+    paper has no weights n_t; its batches are all of one size.
 Reading: the value depends on which images form a batch, and how many: cells are ``approximate`` and the estimator has
     the sizes. ``cka`` is exact; ``streamed_cka`` is exact for narrow layers.
 A last batch of fewer than four rows is left out.

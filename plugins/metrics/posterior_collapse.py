@@ -1,8 +1,8 @@
 """Posterior collapse: which latent variables of a VAE say something about the image.
 
-Papers: Burda, Grosse, Salakhutdinov (2016), "Importance Weighted Autoencoders", App. C: a unit is active where the
-    variance of its mean over images is above .01. Bonheme and Grzes (2021), "Be More Active!": a variable is passive
-    where its posterior is the prior for all images, active where it is for none, mixed otherwise.
+Papers: Burda, Grosse, Salakhutdinov (2016), "Importance Weighted Autoencoders", Sec. 5 and App. C: a unit is active
+    where the variance of its mean over images is above .01. Bonheme and Grzes (2021), "Be More Active!": a variable is
+    passive where its posterior is the prior for all images, active where it is for none, mixed otherwise.
 Equations: for each variable the variance of mu over images, the mean of s^2, the mean KL from N(0, 1) in nats, and the
     share of images with s^2 above .9: passive from .95 on, active up to .05. The limits .9 and .95 are ours.
 Cost: a few sums of the latent layers' outputs.

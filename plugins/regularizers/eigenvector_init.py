@@ -10,7 +10,7 @@ tau: ``f2`` is 1. The paper's f1 and f3 are drawn in its Fig. 23, with values fr
     does so less. Signs matter before a ReLU; those of an eigenvector are arbitrary and differ between machines, so
     they are drawn.
 Cost: ``images`` passes through the layers below each layer, and an eigendecomposition of d x d numbers.
-Limits: convolutions with groups are left out. The paper prints no values of f1 and f3, ours are read off its figure.
+Limits: convolutions with groups are left out. The paper prints no values of f1 and f3, ours follow its description.
     It speeds up the first steps; after long training nothing was measured.
 """
 

@@ -1,7 +1,7 @@
 """Feature distillation: new features are pulled towards those of a released extractor on the same images.
 
 Paper: Romero, Ballas, Kahou, Chassang, Gatta, Bengio (2015), "FitNets: Hints for Thin Deep Nets", Eq. 3, without a
-    regressor: both features have one shape.
+    regressor, as both features have one shape, and a mean in place of half the sum.
 Equations: the mean over images, channels and positions of (f_new(x) - f_old(x))^2.
 Cost: an extractor's forward pass a step; memory of one more batch of features.
 Limits: both extractors must give features of one shape; it has no regressor. It holds the new features where the old

@@ -12,7 +12,7 @@ import attrs
 import pytest
 
 from compatkit.contracts.evidence import Cell, figure, wilson
-from compatkit.reports.changes import PairChange, difference_interval
+from compatkit.reports.changes import ComparedPairs, PairChange, difference_interval
 from compatkit.reports.comparison import Comparison
 from compatkit.reports.comparison_page import render
 from compatkit.reports.matrix import Matrix
@@ -26,10 +26,34 @@ def cell(correct: int, count: int = 100, **changes: object) -> Cell:
     return attrs.evolve(measured, restricted=figure(correct, count), **changes)
 
 
-def test_the_interval_is_that_of_newcombe() -> None:
-    """Example (a) of Newcombe (1998), table II: 56/70 - 48/80, method 10: 0.0524 to 0.3339."""
-    low, high = difference_interval(figure(48, 80), figure(56, 70))
-    assert (round(low, 4), round(high, 4)) == (0.0524, 0.3339)
+@pytest.mark.parametrize(
+    ("after", "before", "interval"),
+    [
+        ((56, 70), (48, 80), (0.0524, 0.3339)),
+        ((9, 10), (3, 10), (0.1705, 0.8090)),
+        ((6, 7), (2, 7), (0.0582, 0.8062)),
+        ((5, 56), (0, 29), (-0.0381, 0.1926)),
+        ((0, 10), (0, 20), (-0.1611, 0.2775)),
+        ((0, 10), (0, 10), (-0.2775, 0.2775)),
+        ((10, 10), (0, 20), (0.6791, 1.0)),
+        ((10, 10), (0, 10), (0.6075, 1.0)),
+    ],
+    ids="abcdefgh",
+)
+def test_the_interval_is_that_of_newcombe(
+    after: tuple[int, int], before: tuple[int, int], interval: tuple[float, float]
+) -> None:
+    """Examples (a) to (h) of Newcombe (1998), table II, method 10."""
+    low, high = difference_interval(figure(*before), figure(*after))
+    assert (round(low, 4), round(high, 4)) == interval
+
+
+def test_changes_that_accident_may_explain_are_told() -> None:
+    same = PairChange.of("a", "b", cell(9990, 10000), cell(9990, 10000))
+    better = PairChange.of("a", "c", cell(48, 80), cell(56, 70))
+    few, many = (ComparedPairs((), (), (better, *[same] * count)) for count in (5, 7))
+    assert better.change == "better" and "by accident" not in few.conclusion()
+    assert "Up to 1 of so many would differ by accident" in many.conclusion()
 
 
 def test_extreme_counts_stay_within_bounds() -> None:

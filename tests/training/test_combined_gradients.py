@@ -239,6 +239,8 @@ def test_pcgrad_by_hand() -> None:
     assert project(both, orders).tolist() == [0.5, 1.5]
     right_angled = torch.tensor([[1.0, 0.0], [0.0, 2.0]])
     assert project(right_angled, orders).tolist() == [1.0, 2.0]
+    vanished = torch.tensor([[1e4, 1.0], [-1e-24, 0.0]])  # its square is 0 in float32
+    assert project(vanished, orders).tolist() == [1e4, 1.0]
     draw = torch.Generator().manual_seed(0)
     for _ in range(20):
         gradients = torch.randn(4, 3, generator=draw, dtype=torch.float64)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -28,6 +29,28 @@ def test_the_gradient_is_reversed_and_the_value_is_not() -> None:
     (passed * weight).sum().backward()
     assert values.grad is not None and values.grad.tolist() == [[-0.75, -1.25]]
     assert weight.grad is not None and weight.grad.tolist() == [[1.0, -2.0]]
+
+
+def test_tokens_are_averaged_over_positions() -> None:
+    """Tokens are ``(batch, positions, channels)``; the loss of their means is that of vectors and of maps."""
+    draw, shapes = torch.Generator().manual_seed(0), [(2, 6), (2, 5, 6), (2, 6, 5, 1)]
+    vectors, tokens = torch.randn(2, 6, generator=draw), torch.randn(2, 5, 6, generator=draw)
+    tokens = tokens - tokens.mean(1, keepdim=True) + vectors[:, None]
+    losses = []
+    for shape, features in zip(shapes, (vectors, tokens, tokens.mT[..., None]), strict=True):
+        dann, draw = module("dann").DANN(), torch.Generator().manual_seed(1)
+        states = {name: SimpleNamespace(feature_shape=shape) for name in "ab"}
+        dann.compatkit_set_up(
+            SimpleNamespace(tasks=states, run=SimpleNamespace(steps=3), own=lambda name, layers, lr: layers)
+        )
+        with torch.no_grad():
+            for parameter in dann.classifier.parameters():
+                parameter.normal_(generator=draw)
+        assert dann.classifier[0].in_features == 6
+        batch = SimpleNamespace(labels=torch.zeros(2, dtype=torch.int64))
+        step = SimpleNamespace(number=1, features=features, batch=batch, task=SimpleNamespace(name="b"))
+        losses.append(dann.compatkit_losses(step)["domain"].item())
+    assert losses[1:] == pytest.approx([losses[0]] * 2, rel=1e-5)
 
 
 class Looks:

@@ -266,6 +266,18 @@ def test_the_focal_loss_by_hand() -> None:
     assert torch.equal(plain.compatkit_sample_losses(step(logits, batch, None), losses), losses)
 
 
+@pytest.mark.parametrize("gamma", [0.0, 0.5, 1.0, 2.0])
+def test_the_focal_loss_of_a_sure_prediction_has_a_finite_gradient(gamma: float) -> None:
+    """p_t rounds to 1: the loss is 0, and a power below 1 has an infinite slope there."""
+    logits = torch.tensor([[60.0, 0.0, 0.0]], requires_grad=True)
+    batch = ck.Batch(torch.zeros(1), torch.tensor([0]), torch.arange(1))
+    step = attrs.make_class("Step", ["logits", "batch", "mixed_labels"])(logits, batch, None)
+    losses = F.cross_entropy(logits, batch.labels, reduction="none")
+    got = module("focal_loss").FocalLoss(gamma=gamma).compatkit_sample_losses(step, losses)
+    (slope,) = torch.autograd.grad(got.sum(), logits)
+    assert got.tolist() == [0.0] and float(slope.abs().max()) < 1e-20
+
+
 def test_the_focal_loss_conforms_is_short_and_learns() -> None:
     assert_regularizer(FOCAL["focal_loss"], gamma=1.0)
     assert len((FOLDER / "focal_loss.py").read_text().splitlines()) < 80
