@@ -47,11 +47,6 @@ ELSEWHERE = {
 }
 """Pages whose blocks run as scripts, and the tests that run them."""
 SHARING, TRANSFERS = "docs/how_to/sharing.md", "docs/explanation/transfers.md"
-NEEDS = {
-    "import mlflow": "mlflow is no dependency; tests/test_plugin_page.py runs the block where it is installed",
-    "import wandb": "wandb is no dependency; tests/test_plugin_page.py runs the block where it is installed",
-}
-"""How blocks begin that cannot run here, and why; comments and blank lines before it do not count."""
 SMALLER = {
     "docs/how_to/loaders.md": {"num_workers=4": "num_workers=1"},
     "docs/metrics/hessian_spectrum.md": {"count=5": "count=1, block=1, most=4"},
@@ -77,11 +72,6 @@ SMALLER = {
 """What else is made small, by page."""
 DIGITS = tuple("0123456789")
 OBJECTS = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
-
-
-def runs(block: Block) -> bool:
-    lines = [line for line in block.text.splitlines() if line and not line.startswith("#")]
-    return not any(start in line for line in lines[:3] for start in NEEDS)
 
 
 @pytest.mark.parametrize("page", WITH_PYTHON, ids=repository_path)
@@ -232,8 +222,7 @@ def run_blocks(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module = ModuleType("page")
     monkeypatch.setitem(sys.modules, "page", module)
     for block in blocks(page, "python"):
-        if runs(block):
-            exec(compile(small(page, block), repository_path(page), "exec"), module.__dict__)
+        exec(compile(small(page, block), repository_path(page), "exec"), module.__dict__)
 
 
 def test_the_blocks_about_remotes_run(endpoint: str, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -264,7 +253,5 @@ def test_what_is_made_small_and_what_is_left_out_is_on_the_pages() -> None:
     for name, changes in SMALLER.items():
         text = (REPOSITORY / name).read_text()
         assert all(large in text for large in changes), name
-    texts = [block.text for page in WITH_PYTHON for block in blocks(page, "python")]
-    assert all(any(start in text for text in texts) for start in NEEDS)
     for name, test in ELSEWHERE.items():
         assert Path(name).name in (REPOSITORY / test).read_text(), f"{test} does not run {name}"

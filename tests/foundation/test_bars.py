@@ -93,7 +93,11 @@ def test_lines_where_there_is_no_terminal_once_work_takes_long(
             with bar() as inner:
                 inner(1, 2, "inner")
     assert capsys.readouterr().err.splitlines() == [
-        *(f"images: {second},000 of 200,000; reading\\x1b images" for second in (10, 20, 30, 40, 50)),
+        *(
+            f"images: {second},000 of 200,000, {(200 - second) // 60}:{(200 - second) % 60:02d} left; "
+            "reading\\x1b images"
+            for second in (10, 20, 30, 40, 50)
+        ),
         "images: 80,000; reading\\x1b images",
     ]
     with silent(), bar() as tell:
