@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import http.client
 import socket
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from threading import Thread
 
@@ -13,6 +14,7 @@ import hostile
 import pytest
 
 import compatkit as ck
+from compatkit.components.catalogue import server as module
 from compatkit.components.catalogue.server import CatalogueServer
 from compatkit.errors import EnvironmentFailure, UsageError
 from compatkit.registry.store import Store
@@ -170,6 +172,29 @@ def test_pages_of_other_origins_get_no_data(server: CatalogueServer) -> None:
         assert ask(server, "/component.html", Sec_Fetch_Site=site, **visit)[0] == 200
     assert ask(server, "/data/index.js", Origin="http://evil.example")[0] == 403
     assert ask(server, "/data/index.js", Sec_Fetch_Site="same-origin")[0] == 200
+
+
+def test_requests_that_come_byte_by_byte_lose_their_places(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MAX_CONNECTIONS", 3)
+    monkeypatch.setattr(module, "REQUEST_SECONDS", 0.5)
+    with serving(store) as server, ExitStack() as links:
+        address = ("127.0.0.1", server.server_address[1])
+        slow = [links.enter_context(socket.create_connection(address, timeout=20)) for _ in range(3)]
+        for link in slow:
+            link.sendall(b"GET / HTTP/1.1\r\nHost: ")
+        with pytest.raises(OSError):  # no place is left
+            ask(server, "/")
+        end = time.monotonic() + 20
+        while slow and time.monotonic() < end:
+            for link in list(slow):
+                try:
+                    link.sendall(b"x")
+                except OSError:
+                    slow.remove(link)
+            time.sleep(0.05)
+        assert not slow and ask(server, "/")[0] == 200
 
 
 def test_a_change_shows_on_the_next_request(store: Store) -> None:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import ipaddress
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from email.message import Message
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import BoundedSemaphore
+from threading import BoundedSemaphore, Timer
 from typing import Any, cast
 
 from compatkit.components.catalogue.live import LiveCatalogue
@@ -23,8 +24,8 @@ from compatkit.registry.store import Store
 from compatkit.reports.catalogue.pages import PAGES, SERVED_POLICY
 
 HOST, PORT = "127.0.0.1", 8642
-MAX_CONNECTIONS, SECONDS, MAX_PATH = 64, 30, 512
-"""Limits: open connections, time to wait for a request, and length of its path."""
+MAX_CONNECTIONS, SECONDS, REQUEST_SECONDS, MAX_PATH = 64, 30, 10, 512
+"""Limits: open connections, time to send an answer, time for a whole request to arrive, and length of its path."""
 METHODS = ("GET", "HEAD")
 _HEADERS = {
     "Content-Security-Policy": SERVED_POLICY,
@@ -155,10 +156,25 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = SECONDS
     server_version, sys_version = "compatkit", ""
 
+    def handle_one_request(self) -> None:
+        """Read a request and answer it; one that comes byte by byte keeps its place for a limited time only."""
+        self._arrival = Timer(REQUEST_SECONDS, self._hang_up)
+        self._arrival.daemon = True
+        self._arrival.start()
+        try:
+            super().handle_one_request()
+        finally:
+            self._arrival.cancel()
+
+    def _hang_up(self) -> None:
+        with suppress(OSError):
+            self.connection.shutdown(socket.SHUT_RDWR)
+
     def parse_request(self) -> bool:
         """Read the request line and headers; answer what is refused."""
         if not super().parse_request():
             return False
+        self._arrival.cancel()
         status = self._refusal()
         if status is not None:
             self.close_connection = True
