@@ -28,7 +28,7 @@ os.environ |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 import attrs
 import check as contracts
-from registry_measuring import Contestant, Gate, Row, compete, expect, head, lines, machine, say
+from contest import Contestant, Gate, Row, compete, expect, head, lines, machine, say
 
 from compatkit.components.registry import Registry
 from compatkit.contracts.evidence import Cell, Figure

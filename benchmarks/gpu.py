@@ -22,7 +22,7 @@ import attrs
 import torch
 import torch.nn.functional as F
 import trainer_views
-from registry_measuring import Contestant, Times, compete, machine, say
+from contest import Contestant, Times, compete, machine, say
 from torch import nn
 from trainer_steps import AUGMENT, data
 

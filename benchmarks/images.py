@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 import torch
+from contest import Contestant, Times, compete, expect
 from PIL import Image
-from registry_measuring import Contestant, Times, compete, expect
 from timm.data import ImageDataset, create_loader
 from trainer_data import IMAGES as SMALL
 from trainer_data import one_core, ours, pictures, theirs

@@ -31,7 +31,7 @@ os.environ |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 import attrs
 import numpy as np
 import torch
-from registry_measuring import Contestant, expect, machine, say
+from contest import Contestant, expect, machine, say
 from torch import Tensor, nn
 
 import compatkit as ck

@@ -22,7 +22,7 @@ from typing import Any
 import attrs
 import numpy as np
 import torch
-from registry_measuring import Contestant, compete, machine
+from contest import Contestant, compete, machine
 
 import compatkit as ck
 from compatkit.data.dataset import DataSet, Split

@@ -72,7 +72,7 @@ def main() -> None:
 
 
 def _measure(options: argparse.Namespace, folder: Path, chosen: list[str]) -> str:
-    from registry_measuring import head, machine, say
+    from contest import head, machine, say
     from registry_settings import Settings
 
     settings = Settings(folder, options.rounds, options.seed, options.versions, options.network, options.cut)

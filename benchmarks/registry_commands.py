@@ -13,8 +13,8 @@ import sys
 from pathlib import Path
 
 import attrs
+from contest import Contestant, Gate, Row, compete, expect, lines, say
 from registry_large import COLORS, EACH, fill
-from registry_measuring import Contestant, Gate, Row, compete, expect, lines, say
 from registry_mlflow import MlflowRegistry
 from registry_settings import Settings
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import attrs
 import registry_tables as bare
-from registry_measuring import expect, say
+from contest import expect, say
 from registry_settings import Settings
 
 from compatkit.contracts.contract import Blueprint, Contract, Data, Port, Protocol, Statistical, Structural

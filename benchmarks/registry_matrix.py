@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import attrs
 import check as contracts
-from registry_measuring import Contestant, Gate, Row, compete, expect, lines, say
+from contest import Contestant, Gate, Row, compete, expect, lines, say
 from registry_settings import Settings
 
 from compatkit.contracts.contract import Contract, Data, Port, Structural

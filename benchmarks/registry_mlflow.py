@@ -9,7 +9,7 @@ from typing import Any
 
 import attrs
 import registry_rivals as rivals
-from registry_measuring import Contestant, say
+from contest import Contestant, say
 
 PAGE = 1000
 """Largest page of MLflow's search for names."""

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import registry_bare as bare
 import torch
+from contest import Contestant, version
 from huggingface_hub import PyTorchModelHubMixin
-from registry_measuring import Contestant, version
 from safetensors.torch import load_file
 from torch import nn
 

@@ -10,8 +10,8 @@ from sqlite3 import Connection
 from typing import Any
 
 import registry_tables as bare
+from contest import Contestant, Gate, Row, compete, expect, lines, say
 from registry_large import COLORS, EACH, LONG, LargeRegistry, fill
-from registry_measuring import Contestant, Gate, Row, compete, expect, lines, say
 from registry_mlflow import MlflowRegistry
 from registry_settings import Settings
 

@@ -10,7 +10,7 @@ from itertools import count
 import attrs
 import registry_bare as bare
 import registry_rivals as rivals
-from registry_measuring import Contestant, Gate, Row, compete, expect, lines, say
+from contest import Contestant, Gate, Row, compete, expect, lines, say
 from registry_settings import Settings
 from registry_weights import PublishedExtractor, publish_extractor
 from safetensors.torch import load_file, save

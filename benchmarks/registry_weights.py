@@ -16,7 +16,7 @@ import attrs
 import registry_bare as bare
 import registry_rivals as rivals
 import torch
-from registry_measuring import Contestant, Gate, Row, compete, expect, lines, say
+from contest import Contestant, Gate, Row, compete, expect, lines, say
 from registry_settings import Settings
 from safetensors.torch import save_file
 from torch import Tensor, nn

@@ -21,7 +21,7 @@ import attrs
 import numpy as np
 import torch
 import torch.nn.functional as F
-from registry_measuring import Contestant, compete, machine, say
+from contest import Contestant, compete, machine, say
 from torch import Tensor, nn
 
 import compatkit as ck

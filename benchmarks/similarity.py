@@ -23,7 +23,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from registry_measuring import Contestant, compete, machine, say
+from contest import Contestant, compete, machine, say
 from torch import Tensor
 
 import compatkit as ck

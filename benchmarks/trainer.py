@@ -16,7 +16,7 @@ import trainer_data
 import trainer_overhead
 import trainer_steps
 import trainer_views
-from registry_measuring import machine, say
+from contest import machine, say
 
 PARTS: dict[str, Callable[[int, int], list[str]]] = {
     "overhead": trainer_overhead.tables,

@@ -14,8 +14,8 @@ from statistics import median
 from typing import Any
 
 import numpy as np
+from contest import Contestant, Times, compete, expect
 from PIL import Image
-from registry_measuring import Contestant, Times, compete, expect
 from torch.utils.data import DataLoader, Dataset
 
 from compatkit.contracts.contract import Data

@@ -15,7 +15,7 @@ from statistics import median, quantiles
 
 import torch
 import torch.nn.functional as F
-from registry_measuring import Contestant, Times, compete
+from contest import Contestant, Times, compete
 from trainer_rivals import rivals
 from trainer_tiny import (
     BATCH,
@@ -45,6 +45,8 @@ from compatkit.training.task_state import TaskState
 IDLE = ("first", "second", "third")
 OURS, OURS_IDLE = "ours", "ours, 3 idle plugins"
 GATE_US, GATE_SHARE = 8.0, 0.08
+LONG, SHORT = 4000, 400
+"""Steps of the two runs through ``fit``."""
 TURNS, RIVALS_TURNS = 60, 10
 """Turns per round: the medians of 60 turns of equal programs differ by microseconds, the size of the overhead."""
 
@@ -123,6 +125,60 @@ def ours(kind: str, idle: int) -> Callable[[], object]:
             loop.step(state, next(numbers))
 
     return turn
+
+
+def loop_step(rounds: int) -> list[float]:
+    """Return the microseconds that the loop with three idle plugins adds to a step, in each turn."""
+    contestants = {"bare": Contestant(bare("sgd")), OURS_IDLE: Contestant(ours("sgd", 3))}
+    times = compete(contestants, TURNS * rounds, seed=0)
+    return [
+        1e6 * (mine.processor - floor.processor) / STEPS
+        for mine, floor in zip(times[OURS_IDLE], times["bare"], strict=True)
+    ]
+
+
+def fit_step(rounds: int) -> list[float]:
+    """Return the microseconds that ``fit`` with three idle plugins adds to a step, in each round.
+
+    The time of a step is that of a long run less that of a short one, so that building and publishing cancel.
+    """
+    images, labels = pictures()
+    names = tuple(str(number) for number in range(CLASSES))
+    split = Split(images.permute(0, 2, 3, 1).numpy(), labels.numpy(), names, "made")
+    task = ck.Task(
+        "tiny",
+        DataSet("made", split, split),
+        "fully_connected",
+        "blocks.0",
+        kwargs={"widths": [32]},
+        size=SIDE,
+    )
+
+    def fit(steps: int) -> None:
+        settings = ck.Trainer(
+            steps=steps,
+            batch_size=BATCH,
+            optimizer="sgd",
+            lr=RATE,
+            momentum=MOMENTUM,
+            weight_decay=0.0,
+            schedule="constant",
+            precision="float32",
+            device="cpu",
+        )
+        settings.fit([task], IDLE, factories=dict.fromkeys(IDLE, Idle))
+
+    turn = bare("sgd")
+    contestants = {
+        "bare": Contestant(turn, calls=LONG // STEPS),
+        "long": Contestant(lambda: fit(LONG)),
+        "short": Contestant(lambda: fit(SHORT)),
+    }
+    times = compete(contestants, rounds, seed=0)
+    return [
+        1e6 * ((long.processor - short.processor) / (LONG - SHORT) - floor.processor / STEPS)
+        for long, short, floor in zip(times["long"], times["short"], times["bare"], strict=True)
+    ]
 
 
 def tables(rounds: int, seed: int) -> list[str]:

@@ -13,7 +13,7 @@ from typing import Any
 import attrs
 import torch
 import torch.nn.functional as F
-from registry_measuring import Contestant, Timing, say
+from contest import Contestant, Timing, say
 from torch import Tensor, nn
 from trainer_tiny import BATCH, IMAGES, MEAN, STD, STEPS, make_optimizer, network, pictures
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from registry_measuring import Contestant, Times, compete
+from contest import Contestant, Times, compete
 from torch import nn
 
 import compatkit as ck

@@ -16,7 +16,7 @@ from typing import Any, Literal
 import attrs
 import numpy as np
 import torch
-from registry_measuring import Contestant, compete
+from contest import Contestant, compete
 
 import compatkit as ck
 from compatkit.data.dataset import DataSet, Split

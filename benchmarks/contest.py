@@ -1,4 +1,4 @@
-"""Contestants that take turns, and the table of their ratios; independent of registries."""
+"""Contestants that take turns, and the table of their ratios."""
 
 from __future__ import annotations
 
@@ -116,7 +116,8 @@ def compete(contestants: Mapping[str, Contestant], rounds: int, seed: int) -> Ti
     order, generator = list(contestants), random.Random(seed)
     times: Times = {label: [] for label in order}
     for number in range(rounds + 1):
-        print(f"\r  round {number} of {rounds} ", end="", file=sys.stderr, flush=True)
+        if sys.stderr.isatty():
+            print(f"\r  round {number} of {rounds} ", end="", file=sys.stderr, flush=True)
         generator.shuffle(order)
         for label in order:
             timing = contestants[label].turn()
@@ -124,6 +125,11 @@ def compete(contestants: Mapping[str, Contestant], rounds: int, seed: int) -> Ti
                 times[label].append(timing)
     say("")
     return times
+
+
+def ratios(times: Times, ours: str, rival: str) -> list[float]:
+    """Return the ratio of the wall times of two contestants in each round."""
+    return [mine.wall / other.wall for mine, other in zip(times[ours], times[rival], strict=True)]
 
 
 def lines(rows: Sequence[Row], times: Times) -> list[str]:
