@@ -17,6 +17,7 @@ from typing import Any
 import attrs
 import torch
 from pictured import photos
+from published import factories
 from small import data_set, quick
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -297,6 +298,46 @@ def stopping() -> ck.Fit:
     return trainer.fit(tasks(), [*uses(), "stops"], factories={"stops": Stops})
 
 
+class Chooses:
+    """Chooses images by chance, and others in any process but the first."""
+
+    @ck.hookimpl
+    def compatkit_sampler(self, task: ck.TaskState, epoch: int, order: Tensor) -> Tensor:
+        drawn = order[torch.randperm(len(order))]
+        return (drawn + int(os.environ.get("RANK", "0"))) % len(order)
+
+
+def choosing(**settings: Any) -> ck.Fit:
+    """Samplers that draw, of stored images; two epochs."""
+    trainer = quick(steps=8, batch_size=BATCH, optimizer="sgd", lr=0.01, log_every=4, **settings)
+    return trainer.fit(tasks(), [*uses(), "chooses"], factories={"chooses": Chooses})
+
+
+def choosing_ahead() -> ck.Fit:
+    return choosing(image_storage="prefetched")
+
+
+def curriculum() -> ck.Fit:
+    """A sampler that runs the network on all images, here photos that worker processes decode; two epochs."""
+    data = photos(Path(os.environ["PHOTOS"]) / "pets")
+    settings = {"model": "grouped", "cut": "act", "builder": "grouped", "kwargs": {"in_chans": 3}}
+    task = ck.Task("pets", data, augment="imagenet-strong", size=16, **settings)
+    trainer = quick(steps=6, batch_size=BATCH, optimizer="sgd", lr=0.05, workers=1)
+    return trainer.fit([task], ["curriculum"], factories=factories("curriculum"))
+
+
+class ChoosesWrongly:
+    """Returns no order, in one process."""
+
+    @ck.hookimpl
+    def compatkit_sampler(self, order: Tensor) -> Tensor:
+        return order[:1] if os.environ["RANK"] == "1" else order
+
+
+def choosing_wrongly() -> ck.Fit:
+    return quick(steps=STEPS).fit(tasks("left"), ["wrong"], factories={"wrong": ChoosesWrongly})
+
+
 class Fails:
     """Fails in one process."""
 
@@ -347,7 +388,8 @@ RUNS: Mapping[str, Callable[[], ck.Fit]] = {
     for item in (
         *(sgd, adam, comforts, phases, reversing, frozen, pretrained, puzzled, contrasted, photographed),
         *(batch_normalized, blended, combined, joined, resumed, stopping),
-        *(failing, other_images, drifting),
+        *(choosing, choosing_ahead, curriculum),
+        *(failing, other_images, drifting, choosing_wrongly),
     )
 }
 

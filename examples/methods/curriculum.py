@@ -15,7 +15,7 @@ from typing import Any
 
 import attrs
 import torch
-from torch import Tensor
+from torch import Tensor, distributed
 
 from compatkit import SetUp, Step, TaskState, hookimpl
 from compatkit.foundation.limits import Number
@@ -52,20 +52,25 @@ class Curriculum:
 
     @hookimpl
     def compatkit_set_up(self, setup: SetUp) -> None:
-        """Begin with no losses."""
-        self._losses = {name: torch.zeros(len(task.examples)) for name, task in setup.tasks.items()}
+        """Begin with no losses; the second row is of this epoch, -inf for images not seen."""
+        none = torch.tensor([[0.0], [-torch.inf]])
+        self._losses = {name: none.repeat(1, len(task.examples)) for name, task in setup.tasks.items()}
 
     @hookimpl
     def compatkit_sample_losses(self, step: Step, losses: Tensor) -> Tensor:
         """Keep the losses ``(batch,)``, and return them as they are."""
-        self._losses[step.task.name][step.batch.index.cpu()] = losses.detach().float().cpu()
+        self._losses[step.task.name][1, step.batch.index.cpu()] = losses.detach().float().cpu()
         return losses
 
     @hookimpl
     def compatkit_sampler(self, task: TaskState, epoch: int, order: Tensor) -> Tensor:
         """Return positions of easy images."""
         share = min(1.0, self.share * self.growth ** (epoch - 1))
-        return easiest(order, self._losses[task.name], share) if epoch else order
+        losses, seen = self._losses[task.name]
+        if distributed.is_initialized():  # each process has seen its share of the images
+            distributed.all_reduce(seen, distributed.ReduceOp.MAX)
+        losses[:], seen[:] = torch.where(seen.isinf(), losses, seen), -torch.inf
+        return easiest(order, losses, share) if epoch else order
 
     @hookimpl
     def compatkit_state(self) -> Mapping[str, Any]:

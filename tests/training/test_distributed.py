@@ -55,8 +55,11 @@ EQUAL = (
     "photographed",
     "combined",
     "joined",
+    "choosing",
+    "choosing_ahead",
+    "curriculum",
 )
-REFUSED = ("other_images", "failing", "drifting")
+REFUSED = ("other_images", "failing", "drifting", "choosing_wrongly")
 
 
 class Interrupt:
@@ -234,6 +237,7 @@ def test_a_run_of_one_process_goes_on_in_two_and_back(outcomes: Outcomes) -> Non
             "Plugin 'fails' failed in compatkit_after_step: RuntimeError: the disk is on fire",
         ),
         ("drifting", 0, "TrainingError", "different weights: left.head is 'tensors:sha256:"),
+        ("choosing_wrongly", 1, "PluginError", "Plugin 'wrong': compatkit_sampler returned 1 positions"),
     ],
 )
 def test_one_process_says_what_is_wrong_and_the_other_is_not_left_waiting(
