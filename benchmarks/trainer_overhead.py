@@ -16,6 +16,7 @@ from statistics import median, quantiles
 import torch
 import torch.nn.functional as F
 from contest import Contestant, Times, compete
+from torch import nn
 from trainer_rivals import rivals
 from trainer_tiny import (
     BATCH,
@@ -41,6 +42,7 @@ from compatkit.training.loop import Loop
 from compatkit.training.plugin_setup import SetUp
 from compatkit.training.precision import Precision
 from compatkit.training.task_state import TaskState
+from compatkit_plugins.networks.chains import fully_connected
 
 IDLE = ("first", "second", "third")
 OURS, OURS_IDLE = "ours", "ours, 3 idle plugins"
@@ -69,10 +71,10 @@ class Idle:
         """Do nothing."""
 
 
-def bare(kind: str) -> Callable[[], object]:
-    """Return a function that runs ``STEPS`` steps of a hand-written loop."""
-    extractor, head = network()
-    parameters = [*extractor.parameters(), *head.parameters()]
+def bare(kind: str, whole: nn.Module | None = None) -> Callable[[], object]:
+    """Return a function that runs ``STEPS`` steps of a hand-written loop, of a network that is not cut if given."""
+    whole = nn.Sequential(*network()) if whole is None else whole
+    parameters = list(whole.parameters())
     optimizer = make_optimizer(kind, parameters)
     images, labels = pictures()
     scale, shift, numbers = torch.tensor(1 / (255 * STD)), torch.tensor(-MEAN / STD), count()
@@ -83,7 +85,7 @@ def bare(kind: str) -> Callable[[], object]:
             start = next(numbers) * BATCH % IMAGES
             index = order[start : start + BATCH]
             targets = labels[index]
-            logits = head(extractor(torch.addcmul(shift, images[index].float(), scale)))
+            logits = whole(torch.addcmul(shift, images[index].float(), scale))
             loss = F.cross_entropy(logits, targets)
             loss.backward()
             optimizer.step()
@@ -168,7 +170,8 @@ def fit_step(rounds: int) -> list[float]:
         )
         settings.fit([task], IDLE, factories=dict.fromkeys(IDLE, Idle))
 
-    turn = bare("sgd")
+    whole = fully_connected(in_chans=1, img_size=SIDE, num_classes=CLASSES, widths=[32])
+    turn = bare("sgd", whole)
     contestants = {
         "bare": Contestant(turn, calls=LONG // STEPS),
         "long": Contestant(lambda: fit(LONG)),

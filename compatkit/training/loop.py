@@ -33,7 +33,7 @@ from compatkit.training.randomness import reseed, seed_of
 from compatkit.training.replicas import GradientAllReduce, average_statistics
 from compatkit.training.settings import Settings
 from compatkit.training.step import NO_LABEL, Step, StepResult, combine_results, split_batch
-from compatkit.training.step_errors import explained_errors, no_gradient_error
+from compatkit.training.step_errors import explained, no_gradient_error
 from compatkit.training.task_loop import TaskLoop
 from compatkit.training.task_state import TaskState
 
@@ -55,6 +55,7 @@ class Loop:
         all_reduce: Means of gradients over several processes; None for one.
         rounds: Joint losses of the tasks, or None.
         execution: Whether steps are compiled or captured.
+        captures: Whether steps are replayed as CUDA graphs; never with several processes.
         stop: Request of a plugin to end the run.
         mark: Callback with the name of each finished part of a step, for profiles.
 
@@ -76,6 +77,7 @@ class Loop:
     all_reduce: GradientAllReduce | None = attrs.field(default=None, init=False)
     rounds: Rounds | None = attrs.field(default=None, init=False)
     execution: Execution = attrs.field(default=EAGER, init=False)
+    captures: bool = attrs.field(default=False, init=False)
     mark: Callable[[str], None] = attrs.field(default=lambda part: None, init=False)
     stop: StopRequest = attrs.field(factory=StopRequest, init=False)
 
@@ -202,13 +204,9 @@ class Loop:
     def set_execution(self, execution: Execution) -> None:
         """Set the execution of steps: eager, compiled or captured."""
         self.execution = execution
+        self.captures = execution.captures and self.all_reduce is None
         for task_loop in self.task_loops.values():
             task_loop.span, task_loop.captured = range(0), None
-
-    @property
-    def captures(self) -> bool:
-        """Whether steps are replayed as CUDA graphs; never with several processes."""
-        return self.execution.captures and self.all_reduce is None
 
     def step(self, task: TaskState, number: int, reports: bool = False) -> StepResult:
         """Take one step of one task.
@@ -391,13 +389,17 @@ class Loop:
         index = _micro_batch_index(task_loop, step)
         seeds = () if self.captures else [stream.at(index) for stream in task_loop.seeds]
         self.mark("rest")
-        with explained_errors(step, task_loop.objective.losses):
+        losses: dict[str, Tensor] = {}
+        try:
             if by_loss is None:
-                losses: dict[str, Tensor] = {}
                 total, terms, predicted = task_loop.forward(step, seeds)
             else:
                 losses, terms, predicted = task_loop.objective.each(step, seeds)
                 total = total_loss(step, losses)
+        except RuntimeError as error:
+            if cause := explained(error, step, task_loop.objective.losses):
+                raise cause from error
+            raise
         self.mark("forward")
         if not total.requires_grad:
             if not joined:
@@ -411,11 +413,15 @@ class Loop:
         if (pieces := task_loop.accumulation_steps) > 1:
             total = total / pieces
             losses = {name: loss / pieces for name, loss in losses.items()}
-        with explained_errors(step, task_loop.objective.losses):
+        try:
             if by_loss is None:
                 total.backward()
             else:
                 by_loss.add(losses)
+        except RuntimeError as error:
+            if cause := explained(error, step, task_loop.objective.losses):
+                raise cause from error
+            raise
         self.mark("backward")
         return self._measured(task_loop, step, terms, predicted)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from typing import Any
 
 import attrs
@@ -167,7 +168,8 @@ class LossHistory:
 
     def latest(self) -> dict[str, dict[str, float]]:
         """Return the losses of the last row of each task, by task and name."""
-        return {row["task"]: row["losses"] for row in self.rows}
+        rows = takewhile(lambda row: row["step"] == self.rows[-1]["step"], reversed(self.rows))
+        return {row["task"]: row["losses"] for row in reversed(list(rows))}
 
 
 def _means(steps: Sequence[StepResult]) -> dict[str, float]:

@@ -197,6 +197,8 @@ class Objective(nn.Module):
     def _target_pass(self, step: Step) -> tuple[dict[str, list[Tensor]], Layers]:
         """Run the network; return features of extra views by plugin instance, and the recorded calls of layers."""
         recording = self.recording
+        if recording is None and self.precision.dtype == "float32":
+            return self._run(step), NO_LAYERS
         with self.precision.autocast():
             if recording is None:
                 return self._run(step), NO_LAYERS
@@ -209,12 +211,13 @@ class Objective(nn.Module):
 
     def _run(self, step: Step, recording: LayerRecording | None = None) -> dict[str, list[Tensor]]:
         """Run the extractor and, if it learns, the head; return features of extra views by plugin instance."""
-        with step.task.extracting():
-            step.features, view_features = self.extra_views.extract(step.task.extractor, step.batch)
+        task = step.task
+        with task.extracting():
+            step.features, view_features = self.extra_views.extract(task.extractor, step.batch)
         if recording is not None and view_features:
             recording.narrow(1 + len(self.extra_views))
-        if step.task.runs_head:
-            step.logits = step.task.head(step.features)
+        if task.runs_head:
+            step.logits = task.head(step.features)
         return view_features
 
 

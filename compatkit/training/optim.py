@@ -42,6 +42,10 @@ class Schedule:
         default=0.0, validator=Number(least=0, most=1), metadata={"manifest": "where on"}
     )
 
+    def settled(self, step: int) -> bool:
+        """Return whether the factor stays what it is at a step."""
+        return self.kind == "constant" and step >= self.warmup
+
     def at(self, step: int, steps: int) -> float:
         """Return the factor on the initial learning rate at a step.
 

@@ -34,7 +34,8 @@ class Bar:
 
     def __init__(self, shown: bool, title: str, total: int, start: int, images_per_step: int) -> None:
         self._title, self._total, self._start, self._images = title, total, start, images_per_step
-        self._start_time = self._printed_at = time.perf_counter()
+        self._start_time = time.perf_counter()
+        self._due_at = self._start_time + LINE_INTERVAL
         self._losses: Losses = {}
         console = _console() if shown else None
         self._shown, self._live = shown, None if console is None else self._live_display(console)
@@ -85,11 +86,11 @@ class Bar:
         if not self._shown:
             return
         now = time.perf_counter()
-        due = now - self._printed_at >= line_interval(now - self._start_time, LINE_INTERVAL)
+        due = now >= self._due_at
         if losses is not None and (due or (self._live is not None and not self._losses)):
             self._losses = losses()
         if due:
-            self._printed_at = now
+            self._due_at = now + line_interval(now - self._start_time, LINE_INTERVAL)
         if self._live is not None:
             self._progress.update(self._row, completed=step, speed=f"{self._speed(step):,.0f} images/s")
         elif due or step == self._total:

@@ -180,13 +180,14 @@ class TrainingRun:
             self._step(done)
             done += 1
             self._agree(done)
-            self._evaluate(done, bar)
+            if self.evaluator is not None:
+                self._evaluate(done, bar)
             last = done == self.steps or self._stopped
             row = done % self.loop.settings.log_every == 0 or last
             if row:
                 self._close(done, bar)
             else:
-                bar.step(done, lambda: self._with_evaluations(self.history.current()))
+                bar.step(done, self._losses_so_far)
             if last or self._due(done, row):
                 self._save(done, last)
         if interruption.received:
@@ -310,6 +311,9 @@ class TrainingRun:
         rows = self.history.close(done)
         bar.at(done, self._with_evaluations(self.history.latest()))
         self.log.log_losses(rows, self.loop.rate(done - 1))
+
+    def _losses_so_far(self) -> dict[str, dict[str, float]]:
+        return self._with_evaluations(self.history.current())
 
     def _with_evaluations(self, losses: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:
         """Return losses of each task with its last evaluation, that of the averages if there are any."""

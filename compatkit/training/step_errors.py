@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -21,41 +20,19 @@ DTYPE_WORDS = ("dtype", "BFloat16", "bfloat16", "Half")
 """Words in torch's messages about mismatched dtypes."""
 
 
-@contextmanager
-def explained_errors(step: Step, loss_hooks: Sequence[Bound]) -> Iterator[None]:
-    """Replace errors of torch in a block with errors that name the cause, if it is known.
+def explained(error: RuntimeError, step: Step, loss_hooks: Sequence[Bound]) -> CompatkitError | None:
+    """Return the error that names the cause of an error of torch; None if the cause is not known.
 
     Args:
-        step: Step whose forward or backward pass runs in the block.
+        error: Error of the forward or backward pass.
+        step: Step of the pass.
         loss_hooks: Loss hooks of the plugins that are active in the step; called once more to find the plugin that
             kept a tensor of an earlier step.
 
-    Raises:
-        PluginError: A loss uses a graph of an earlier step.
-        TrainingError: The network cannot run in the precision of the run.
+    Returns:
+        PluginError for a loss that uses a graph of an earlier step; TrainingError for a network that cannot run in the
+        precision of the run.
     """
-    try:
-        yield
-    except RuntimeError as error:
-        if explained := _explain(error, step, loss_hooks):
-            raise explained from error
-        raise
-
-
-def no_gradient_error(step: Step) -> UsageError:
-    """Return the error for a step whose loss has no gradient."""
-    task = step.task
-    missing = "head of its own" if task.supervised else "labels"
-    reason = f"it has no {missing}, and no active regularizer has a loss that trains its extractor."
-    if task.runs_head:
-        reason = "its network is frozen, and no active regularizer trains a shared head."
-    return UsageError(
-        f"In step {step.number} task {task.name!r} has a loss without any gradient: {reason}",
-        subject=task.name,
-    )
-
-
-def _explain(error: RuntimeError, step: Step, loss_hooks: Sequence[Bound]) -> CompatkitError | None:
     if loss_hooks and (FREED_GRAPH in str(error) or CHANGED_IN_PLACE in str(error)):
         plugins = [hook.instance for hook in loss_hooks if _uses_old_graph(hook, step)]
         if not plugins and FREED_GRAPH in str(error):
@@ -71,6 +48,19 @@ def _explain(error: RuntimeError, step: Step, loss_hooks: Sequence[Bound]) -> Co
             subject=module or step.task.name,
         )
     return None
+
+
+def no_gradient_error(step: Step) -> UsageError:
+    """Return the error for a step whose loss has no gradient."""
+    task = step.task
+    missing = "head of its own" if task.supervised else "labels"
+    reason = f"it has no {missing}, and no active regularizer has a loss that trains its extractor."
+    if task.runs_head:
+        reason = "its network is frozen, and no active regularizer trains a shared head."
+    return UsageError(
+        f"In step {step.number} task {task.name!r} has a loss without any gradient: {reason}",
+        subject=task.name,
+    )
 
 
 def _old_graph_error(plugins: Sequence[str], step: Step) -> PluginError:

@@ -73,7 +73,7 @@ def test_later_there_are_fewer_lines(
             now[0] = float(second)
             bar.step(second)
     seconds = [int(line.split()[2].replace(",", "")) for line in capsys.readouterr().err.splitlines()]
-    assert seconds == [10, 20, 30, 40, 50, *range(80, 600, 30), *range(650, 902, 60)]
+    assert seconds == [*range(10, 61, 10), *range(90, 601, 30), *range(660, 902, 60)]
 
 
 def test_losses_are_read_only_for_a_line(
