@@ -81,6 +81,11 @@ class LayerRecord:
     _calls: dict[str, list[tuple[Tensor | None, Tensor | None]]] = attrs.field(factory=dict)
     _shapes: dict[str, tuple[tuple[int, ...], ...]] = attrs.field(factory=dict)
 
+    def clear(self) -> None:
+        """Drop what was recorded, such as a pass of another network that has the same layers."""
+        for calls in self._calls.values():
+            calls.clear()
+
     def take(self, batch: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Return inputs and outputs of the completed pass by name, and clear the record.
 

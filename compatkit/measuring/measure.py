@@ -240,11 +240,13 @@ def _observe(
     (source, other_source), (record, other_record) = sources, recordings
     images = source.images_at(indices)
     labels, positions = source.labels[indices].to(images.device), indices.to(images.device)
+    record.clear()  # the networks may share layers
     logits = _forward(subject.network, images, "network").float()
     inputs, outputs = record.take(number)
     fields: dict[str, Any] = {"inputs": inputs, "outputs": outputs}
     if subject.other is not None:
         other_images = images if other_source is source else other_source.images_at(indices)
+        other_record.clear()
         fields["other_logits"] = _forward(subject.other, other_images, "other network").float()
         fields["other_inputs"], fields["other_outputs"] = other_record.take(number)
     return Observation(images=images, labels=labels, positions=positions, logits=logits, **fields)

@@ -1,4 +1,4 @@
-"""Train with a regularizer to find errors: twice, resumed, in bf16, in micro-batches, at other batch sizes."""
+"""Train with a regularizer to find errors: twice, dry, resumed, in bf16, in micro-batches, at other batch sizes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import functools
 import math
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,6 +22,7 @@ from compatkit.training.fit import Fit
 from compatkit.training.joint import JointStep
 from compatkit.training.prepare import Frozen
 from compatkit.training.task import Task
+from compatkit.training.task_state import TaskState
 from compatkit.training.trainer import Trainer
 
 STEPS, STOP = 4, 2
@@ -35,7 +35,13 @@ CLOSE = 1e-3, 1e-5
 """Relative and absolute: two runs of one seed may differ by the order of float32 sums."""
 CHANGES_LOSSES = ("compatkit_sample_losses", "compatkit_joint_losses", "compatkit_combine_gradients")
 """Hooks of losses that a run must have called, or nothing of them was checked."""
-BEFORE_STEP = ("compatkit_views", "compatkit_further_views", "compatkit_losses", *CHANGES_LOSSES)
+BEFORE_STEP = (
+    "compatkit_sampler",
+    "compatkit_views",
+    "compatkit_further_views",
+    "compatkit_losses",
+    *CHANGES_LOSSES,
+)
 """Hooks in which weights stay as they are."""
 SETTINGS: dict[str, Any] = {
     "batch_size": SIZES[-1],
@@ -58,7 +64,20 @@ class Companion:
         return {"loss": step.features.square().mean()}
 
 
-COMPANION = "compatkit-companion"
+class Stopper:
+    """Interrupts a run after its third step, of which the checkpoint of two knows nothing; unarmed, it does nothing."""
+
+    def __init__(self, armed: bool) -> None:
+        self.armed = armed
+
+    @hookimpl
+    def compatkit_after_step(self, step: Any) -> None:
+        """Interrupt the run."""
+        if self.armed and step.number >= STOP:
+            raise KeyboardInterrupt
+
+
+COMPANION, STOPPER = "compatkit-companion", "compatkit-stopper"
 
 
 class Trial:
@@ -98,23 +117,45 @@ class Trial:
                     f"{hook} was not called in {STEPS} steps of {len(self.tasks)} tasks, so nothing of it was checked. "
                     "Give tasks= in which it is."
                 )
+        trainer, arguments = self._arguments(self.factory, steps=STEPS)
+        trainer.explain(**arguments)  # no step
+        trainer.profile(**arguments, steps=1)  # steps without compatkit_pretrain
         self._same(complete, self._resumed(), f"interrupted after {STOP} steps and resumed", _RESUMED)
         self._fit(self.factory, steps=1, precision="bf16", accumulate=2)
         self._check_scale(complete)
 
-    def _fit(self, factory: Callable[..., Any], **settings: Any) -> Fit:
-        trainer = Trainer(**{**SETTINGS, **settings})
-        uses, factories = [self.used], {self.used.name: factory}
-        if hasattr(self.factory(**self.used.settings), "compatkit_combine_gradients"):
-            uses, factories = [*uses, RegularizerConfig(COMPANION)], {**factories, COMPANION: Companion}
-        return trainer.fit(self.tasks, uses, frozen=self.frozen, factories=factories)
+    def _fit(self, factory: Callable[..., Any], stopper: Stopper | None = None, **settings: Any) -> Fit:
+        trainer, arguments = self._arguments(factory, stopper, **settings)
+        return trainer.fit(**arguments)
+
+    def _arguments(
+        self, factory: Callable[..., Any], stopper: Stopper | None = None, **settings: Any
+    ) -> tuple[Trainer, dict[str, Any]]:
+        """Return a trainer, and what it is called with: the plugin, and companions that its hooks need."""
+        factories: dict[str, Callable[..., Any]] = {self.used.name: factory}
+        instance = self.factory(**self.used.settings)
+        if hasattr(instance, "compatkit_combine_gradients"):
+            factories[COMPANION] = Companion
+        if hasattr(instance, "compatkit_after_evaluation"):
+            settings = {"evaluate_every": 1, "evaluate_on": "train", **settings}
+        if stopper is not None:
+            factories[STOPPER] = lambda: stopper
+        uses = [self.used, *(RegularizerConfig(name) for name in factories if name != self.used.name)]
+        arguments = {"tasks": self.tasks, "regularizers": uses, "frozen": self.frozen, "factories": factories}
+        return Trainer(**{**SETTINGS, **settings}), arguments
 
     def _resumed(self) -> Fit:
         with tempfile.TemporaryDirectory(prefix="compatkit-") as folder:
             state = {"checkpoint": Path(folder) / "state", "checkpoint_every": STOP}
-            with suppress(KeyboardInterrupt):  # raised by _stopping, unless the plugin has no hooks of steps
-                self._fit(self._replaced(_stopping), steps=STEPS, **state)
-            return self._fit(self.factory, steps=STEPS, **state)
+            try:
+                self._fit(self.factory, Stopper(armed=True), steps=STEPS, **state)
+            except KeyboardInterrupt as stop:
+                if notes := getattr(stop, "__notes__", []):  # errors of the teardown
+                    raise self._broken(
+                        f"interrupted after {STOP} steps: {' '.join(notes)}. compatkit_teardown follows errors and "
+                        "interruptions too, without compatkit_finish."
+                    ) from stop
+            return self._fit(self.factory, Stopper(armed=False), steps=STEPS, **state)
 
     def _same(self, fit: Fit, other: Fit, how: str, remedy: str) -> None:
         """Raise where two runs differ in a loss or a weight."""
@@ -208,18 +249,6 @@ class Trial:
         return PluginError(f"Plugin {self.used.as_!r}: {message}", plugin=self.used.name)
 
 
-def _stopping(hook: str, effect: str, call: Callable[..., Any], instance: Any) -> Callable[..., Any]:
-    """Return a hook that interrupts the run."""
-
-    @functools.wraps(call)
-    def called(*arguments: Any, **keywords: Any) -> Any:
-        if any(step.number >= STOP for step in _steps_of(arguments, keywords)):
-            raise KeyboardInterrupt
-        return call(*arguments, **keywords)
-
-    return called
-
-
 _AGAIN = (
     "Draw random numbers from step.rng(...) or setup.rng(...), not from Python's or numpy's random state, and use no "
     "time and no global state."
@@ -231,11 +260,13 @@ _RESUMED = (
 
 
 def _steps_of(arguments: Sequence[Any], keywords: Mapping[str, Any]) -> list[Any]:
-    """Return the steps among the arguments of a hook: one, or those of all tasks in a joint step."""
+    """Return the steps among the arguments of a hook: one, those of all tasks in a joint step, or one of a task."""
     steps: list[Any] = []
     for each in (*arguments, *keywords.values()):
         if isinstance(each, JointStep):
             steps += each.steps.values()
+        elif isinstance(each, TaskState):  # of a sampler
+            steps.append(SimpleNamespace(task=each, batch=None))
         elif hasattr(each, "batch") and hasattr(each, "number"):
             steps.append(each)
     return steps

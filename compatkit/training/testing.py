@@ -65,7 +65,10 @@ def assert_regularizer(
     needs a way to load it; creating it must not change global random states. In the runs, all parameters that its
     losses depend on must be trained; two runs of one seed, and one that is interrupted and resumed, must agree; a hook
     that is declared pure is called twice; views and losses must leave weights alone; a loss must not grow with the
-    batch; nothing may write into images, labels or features; and a step in bf16 with two micro-batches must work.
+    batch; nothing may write into images, labels or features; and a step in bf16 with two micro-batches must work. With
+    ``compatkit_after_evaluation``, each step is followed by an evaluation. Samplers must leave weights alone. Dry runs,
+    which take no step or steps without ``compatkit_pretrain``, must work, and so must a teardown after them or an
+    interruption.
 
     Args:
         factory: As given to the registration hook.

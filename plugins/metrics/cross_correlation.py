@@ -185,7 +185,8 @@ class CrossCorrelation:
             )
             return [TableCell(None, "undefined", why)] * 2
         draw = torch.Generator().manual_seed(self.seed)
-        shuffled = [pair.shuffled(torch.randperm(count, generator=draw)) for _ in range(self.shuffles)]
+        orders = [torch.randperm(count, generator=draw) for _ in range(self.shuffles)]
+        shuffled = [pair.shuffled(order.roll(1)[order.argsort()]) for order in orders]  # each gets another
         means = [
             sum(
                 float(best_pairs(correlations if sign == "signed" else correlations.abs()).mean())

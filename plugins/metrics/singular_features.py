@@ -10,8 +10,8 @@ Scores: the energy ||V_r'm||^2 / ||m||^2 of class means m of the layer's input, 
     equal, single vectors are arbitrary within their subspace: use the energy and angles of subspaces.
 LPIPS, the paper's score, needs AlexNet's weights (``lpips_trunk``); correlation and SSIM are no substitute.
 Cost: one SVD per layer; an in x in matrix if in is at most 4096.
-Limits: linear layers and 2D convolutions without groups. Matches with images need layers that take whole images.
-    LPIPS, the paper's score, was not computed here: its weights were not available.
+Limits: linear layers and 2D convolutions without groups, whose patches include the padding. Matches with images need
+    layers that take whole images. LPIPS, the paper's score, was not computed here: its weights were not available.
 """
 
 from __future__ import annotations

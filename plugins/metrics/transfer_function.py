@@ -6,8 +6,8 @@ Equation: f(sigma_i) = tau_i = sqrt(v_i' B v_i), with v_i the eigenvectors of th
     the data, tau_i^2 are its eigenvalues; where it is not, this is the definition.
 Reading: the paper sees curves that rise and then fall. At the initialization tau is flat; compare with ``other``.
 Cost: one pass for the patches' covariance, an eigendecomposition of d x d numbers for each layer.
-Limits: it needs an input that varies in more directions than one. At the initialization it is flat; a fall after the
-    rise, as in the paper, did not show.
+Limits: it needs an input that varies in more directions than one; patches that reach into padding do not count. At the
+    initialization it is flat; a fall after the rise, as in the paper, did not show.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Paper: "Towards Understanding the Transferability of Deep Representations" (2020
 Equation: 1 / sqrt(n) sum over layers l of |W_l - W0_l|_F, with n the number of target training examples: a sum of
     norms, not the norm of everything. W0 are the weights that the run started from: pretrained ones; for a new head, or
     a network from scratch, its random initialization.
-Counted: weights of convolutions and linear layers; neither biases nor normalization.
+Counted: weights of convolutions and linear layers; neither biases nor normalization, nor transposed convolutions.
 Control: Gaussian filters of the norms of W, which lie as far from W0 as weights that know nothing of it.
 Cost: none beside the weights; norms are added up in float64.
 Limits: layers of another shape are left out. A long way does not mean a bad start: it grows with steps and rate, so

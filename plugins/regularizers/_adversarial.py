@@ -46,7 +46,8 @@ class Adversarial(ImageObjective):
     """Trains a discriminator for each task, which the run owns, and the task's network against it.
 
     Attributes:
-        condition: Factor of the average that the discriminator sees beside each image; 0 for none.
+        condition: Factor of the average of the task's image, which the discriminator sees beside it and beside the
+            network's; 0 for none.
         features: Weight of the loss in feature space.
         channels: Channels of the discriminator's convolutions.
         noise: Deviation of the Gaussian noise on all images that the discriminator sees (Sonderby et al. 2017), so that

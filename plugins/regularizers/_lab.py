@@ -48,7 +48,11 @@ def without_colors(luminance: Tensor) -> Tensor:
 
 @functools.cache
 def bins(side: int) -> tuple[tuple[int, int], ...]:
-    """Return the middles (a, b), multiples of ``side``, of all bins that a color of sRGB falls into, in order."""
+    """Return the middles (a, b), multiples of ``side``, of bins that colors of sRGB fall into, in order.
+
+    Looked at are ``LEVELS`` levels of each color. Of all 256 levels, a few reach further bins (3 of 77 of side 20), and
+    count to the nearest of these.
+    """
     level = torch.linspace(0, 1, LEVELS, dtype=torch.float64)
     colors = torch.cartesian_prod(level, level, level)
     _, a, b = lightness_and_chroma(colors)

@@ -92,7 +92,9 @@ class CoTuning:
                     layer.bias.copy_(bias)
             self._layers[name] = setup.own(name, layer)  # type: ignore[assignment]
             setup.record_layers(state, [path])
-            self._relations[name] = torch.empty(0)
+            # Even until it is found: steps of dry runs come before.
+            even = torch.full((len(state.labels), len(rows)), 1 / len(rows))
+            self._relations[name] = even.to(setup.precision.device)
 
     @hookimpl
     def compatkit_pretrain(self, setup: SetUp, pretraining: Pretraining) -> Mapping[str, Any]:
@@ -122,7 +124,7 @@ class CoTuning:
         name = step.task.name
         (call,) = next(iter(step.layers.values()))
         logits = self._layers[name](call.input)
-        targets = self._relations[name].to(logits.device)[step.batch.labels]
+        targets = self._relations[name][step.batch.labels]
         return {"source": F.cross_entropy(logits.float(), targets)}
 
     @hookimpl
@@ -133,7 +135,7 @@ class CoTuning:
     @hookimpl
     def compatkit_load_state(self, state: Mapping[str, Any]) -> None:
         """Restore the relations."""
-        self._relations = dict(state)
+        self._relations = {name: state[name].to(rows.device) for name, rows in self._relations.items()}
 
 
 def _class_layer(state: TaskState) -> str:

@@ -53,7 +53,7 @@ class DataDependentInit:
         mean: Mean of every channel, where the layer has biases; the paper's is not stated for every layer, ours is 0.
         directions: ``"drawn"``: the filters as they were drawn; ``"pca"``: principal directions, whitened. Layers with
             groups, or with more filters than directions, keep their own, and the report says so.
-        images: Training images looked at for each layer, at most all.
+        images: Training images looked at for each layer, at most all, in whole batches.
         patches: Positions sampled of each image for the principal directions; None takes all.
         batch_size: Images of a batch.
     """

@@ -2,9 +2,11 @@
 
 Paper: Li, Grandvalet, Davoine (2018), "Explicit Inductive Bias for Transfer Learning with Convolutional Networks",
     Sec. 3, Eq. 2.
-Equation: alpha / 2 |w - w0|^2 over all parameters that the network started from, plus beta / 2 |v|^2 over those of a
-    class layer that is new. It takes the place of weight decay: set ``weight_decay=0``.
-w0 is a copy of the parameters at the beginning of the run. Biases and normalization count, as in the paper.
+Equation: alpha / 2 |w - w0|^2 over all parameters that the network started from, plus beta / 2 |v|^2 over those that
+    are new: of the class layer, or of a whole head behind a component's extractor. It takes the place of weight decay:
+    set ``weight_decay=0``.
+w0 is a copy of the parameters at the beginning of the run. Biases and normalization count, as in the public code of
+    Transfer-Learning-Library.
 Cost: a copy of the weights, and one pass over them a step.
 Limits: it needs weights to start from; what is new has no start. The same strength for all layers does not suit every
     task, and it brought nothing on 100 images of USPS.
@@ -34,11 +36,11 @@ def compatkit_regularizers(register: Register) -> None:
 
 @attrs.define(eq=False)
 class L2SP:
-    """Pulls weights to where they started, and those of a new class layer to 0.
+    """Pulls weights to where they started, and new ones to 0.
 
     Attributes:
         alpha: Strength for the weights that the network started from.
-        beta: Strength for a new class layer.
+        beta: Strength for new weights.
     """
 
     alpha: float = attrs.field(default=0.01, validator=Number(least=0))
@@ -68,7 +70,7 @@ class L2SP:
     @hookimpl
     @effect("pure")
     def compatkit_losses(self, step: Step) -> Mapping[str, Tensor]:
-        """Return ``start`` and, where the class layer is new, ``new``."""
+        """Return ``start`` and, where parameters are new, ``new``."""
         starts, squares = self._starts[step.task.name], dict[str, list[Tensor]]()
         for path, parameter in _parameters(step.task).items():
             if path in starts:
@@ -88,7 +90,7 @@ def _parameters(state: TaskState) -> dict[str, Tensor]:
 
 
 def _new(state: TaskState, path: str) -> bool:
-    """Return whether a parameter belongs to a class layer that did not come with the weights."""
+    """Return whether a parameter is of a class layer, or of a head, that did not come with the weights."""
     keeps_head = state.task.keep_class_layer or state.task.head is not None
     if keeps_head or not path.startswith("head."):
         return False

@@ -249,6 +249,29 @@ def test_two_networks_see_the_same_images() -> None:
 
 
 @attrs.define
+class Apart(Seen):
+    def update(  # type: ignore[override]
+        self, state: int, outputs: dict[str, Tensor], other_outputs: dict[str, Tensor]
+    ) -> int:
+        self.kept.append((outputs, other_outputs))
+        return state
+
+
+def test_layers_that_both_networks_have_are_recorded_for_each_of_them() -> None:
+    stem, seen = nn.Linear(4, 4), Apart()
+    images = torch.randn(6, 4, generator=torch.Generator().manual_seed(0)), torch.arange(6) % 2
+    first, other = (nn.Sequential(act, stem) for act in (nn.Identity(), nn.ReLU()))
+    ck.measure(first, images, [seen], layers=["1"], other=other, batch_size=2)
+    ck.measure(first, images, [seen], layers=["1"], other=first, batch_size=2)
+    with torch.no_grad():
+        own, another = first(images[0]), other(images[0])
+    for kept, expected in ((seen.kept[:3], another), (seen.kept[3:], own)):
+        assert all(list(outputs) == ["1"] for pair in kept for outputs in pair)
+        torch.testing.assert_close(torch.cat([outputs["1"] for outputs, _ in kept]), own)
+        torch.testing.assert_close(torch.cat([outputs["1"] for _, outputs in kept]), expected)
+
+
+@attrs.define
 class Given(Seen):
     def update(self, state: int, images: Tensor, other_inputs: dict[str, Tensor]) -> int:  # type: ignore[override]
         self.kept.append((images, other_inputs["layer1.0.conv1"]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import attrs
@@ -57,6 +58,20 @@ def test_bins_are_those_that_colors_fall_into(side: int, count: int) -> None:
     for number, entry, other in zip(lookup(a, b).tolist(), a.tolist(), b.tolist(), strict=True):
         middle = round(entry / side) * side, round(other / side) * side
         assert result[number] == middle or middle not in result
+
+
+def test_few_bins_are_reached_by_further_levels_alone() -> None:
+    level = torch.linspace(0, 1, 256, dtype=torch.float64)
+    pairs = torch.cartesian_prod(level, level)
+    ends = [
+        torch.cat([pairs[:, :place], torch.full((len(pairs), 1), end).double(), pairs[:, place:]], 1)
+        for place in range(3)
+        for end in (0, 1)
+    ]
+    _, a, b = lightness_and_chroma(torch.cat(ends))
+    reached = torch.unique(torch.stack([a, b], 1).div(20).round().int() * 20, dim=0)
+    missing = {(-60, -20), (-40, -40), (0, 100)}
+    assert {(int(first), int(other)) for first, other in reached} - set(bins(20)) == missing
 
 
 def test_what_lies_outside_has_the_nearest_bin() -> None:
@@ -128,6 +143,62 @@ def test_the_extractor_sees_gray_images_of_the_same_luminance(
     torch.testing.assert_close(
         lightness_and_chroma(gray)[0], lightness_and_chroma(images)[0], rtol=1e-4, atol=1e-5
     )
+
+
+def lab(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Luminance, and chroma ``(..., 2)``, by the formulas of CIE Lab for sRGB and D65, in double precision."""
+    linear = np.where(images <= 0.04045, images / 12.92, ((images + 0.055) / 1.055) ** 2.4)
+    rows = [
+        [0.4124564, 0.3575761, 0.1804375],
+        [0.2126729, 0.7151522, 0.0721750],
+        [0.0193339, 0.1191920, 0.9503041],
+    ]
+    xyz = linear @ np.array(rows).T / [0.95047, 1.0, 1.08883]
+    f = np.where(xyz > 216 / 24389, np.cbrt(xyz), (24389 / 27 * xyz + 16) / 116)
+    return xyz[..., 1], np.stack([500 * (f[..., 0] - f[..., 1]), 200 * (f[..., 1] - f[..., 2])], -1)
+
+
+def test_the_loss_of_a_run_is_that_of_the_paper_pixel_by_pixel() -> None:
+    kept: list[Any] = []
+
+    class Slow:
+        @ck.hookimpl
+        def compatkit_set_up(self, setup: ck.SetUp) -> None:
+            self.setup = setup
+
+        @ck.hookimpl
+        def compatkit_losses(self, step: ck.Step) -> dict[str, torch.Tensor]:
+            kept.append(
+                (step.batch.images, step.task, copy.deepcopy((step.task.extractor, self.head().module)))
+            )
+            return {}
+
+        def head(self) -> ck.AuxiliaryHead:
+            return self.setup.auxiliary["colorization"]
+
+    fit = quick(steps=1).fit([task()], [ck.use("colorization", cells=2), "slow"], factories={"slow": Slow})
+    ((images, state, (extractor, head)),) = kept
+    mean, std = np.array(state.data.mean), np.array(state.data.std)
+    luminance, chroma = lab(np.clip(images.double().permute(0, 2, 3, 1).numpy() * std + mean, 0, 1))
+    gray = np.where(luminance <= 0.0031308, 12.92 * luminance, 1.055 * luminance ** (1 / 2.4) - 0.055)
+    inputs = torch.from_numpy(((gray[..., None] - mean) / std).transpose(0, 3, 1, 2))
+    with torch.no_grad():
+        features = extractor.double().train()(inputs)
+        side = features.shape[2] // 2
+        cells = torch.cat(
+            [
+                features[i : i + 1, :, side * p : side * (p + 1), side * q : side * (q + 1)]
+                for i, p, q in np.ndindex(len(features), 2, 2)
+            ]
+        )
+        logs = head.double().train()(cells).log_softmax(1).numpy()
+    labels = fit.auxiliary["colorization"].labels or ()
+    middles = np.array([[int(word) for word in label.name.split()[1::2]] for label in labels])
+    total = 0.0
+    for i, row, column in np.ndindex(chroma.shape[:3]):
+        nearest = np.square(middles - chroma[i, row, column]).sum(1).argmin()
+        total -= logs[4 * i + 2 * (row // 8) + column // 8, nearest]
+    assert fit.history[0]["losses"]["colorization/loss"] == pytest.approx(total / luminance.size, rel=1e-5)
 
 
 def test_a_network_learns_the_colors_of_its_images() -> None:

@@ -263,6 +263,8 @@ def test_principal_directions_are_whitened() -> None:
     rows = patches(inputs(fit))
     codes = np.corrcoef((rows @ weight.T).numpy().T)
     assert codes == pytest.approx(np.eye(4), abs=1e-3)
+    directions = (weight / weight.norm(dim=1, keepdim=True)).numpy()
+    assert np.abs(directions @ eigenvectors(rows)[:4].T) == pytest.approx(np.eye(4), abs=1e-4)
 
 
 def test_a_channel_that_does_not_vary_stays() -> None:

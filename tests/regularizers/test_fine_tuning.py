@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -50,6 +51,16 @@ def test_the_loss_is_half_the_square_of_the_way_from_the_start(weights: dict[str
     ]
     expected = sum(float((after[name] - weights[name]).square().sum()) for name in parameters)
     assert fit.history["b/l2_sp/start"][1] == pytest.approx(expected, rel=1e-4)
+
+
+def test_a_new_head_behind_a_released_extractor_is_new_as_a_whole(tmp_path: Path) -> None:
+    registry = ck.Registry.init(tmp_path / "parts")
+    registry.publish(quick(steps=2).fit([ck.Task("a", data_set("a"), **NETWORK)]), prefix="x")
+    task = registry.task("b", data_set("b", seed=3), extractor="x/a.extractor")
+    fit = quick(steps=1).fit([task], [ck.use("l2_sp", beta=3.0)])
+    start = quick(steps=0).fit([task]).tasks["b"].head
+    expected = 3.0 / 2 * sum(float(entry.detach().square().sum()) for entry in start.parameters())
+    assert fit.history["b/l2_sp/new"][0] == pytest.approx(expected, rel=1e-5)
 
 
 def test_a_strong_pull_keeps_weights_nearer(weights: dict[str, Tensor]) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 from small import data_set, quick, same_parts
 from torch import Tensor, nn
 
@@ -95,20 +95,26 @@ class TestCoTuning:
         torch.testing.assert_close(result, torch.tensor([[0.8, 0.2], [0.6, 0.4], [0.2, 0.8]]))
 
     def test_the_first_loss_is_that_of_the_source_network(self, weights: dict[str, Tensor]) -> None:
-        fit = tuned(weights, ck.use("co_tuning", steps=6, batch_size=8), steps=1, batch_size=48)
+        use = ck.use("co_tuning", steps=6, batch_size=8, temperature=2.5)
+        fit = tuned(weights, use, steps=1, batch_size=48)
         start = quick(steps=0).fit([ck.Task("a", data_set("a", classes=FOUR), **NETWORK, weights=weights)])
         network = start.network("a")
         network.load_state_dict({name: weights[name.partition(".")[2]] for name in network.state_dict()})
         state = fit.tasks["b"]
-        images = torch.from_numpy(state.examples.read(range(48))).permute(0, 3, 1, 2).float() / 255
+        images = torch.from_numpy(state.examples.read(range(48))).permute(0, 3, 1, 2).double() / 255
         mean, std = (torch.tensor(item).view(1, -1, 1, 1) for item in (state.data.mean, state.data.std))
         labels = torch.from_numpy(state.examples.labels)
         with torch.no_grad():
-            shares = network.eval()((images - mean) / std).softmax(1)
-            logits = network.train()((images - mean) / std)
-        wanted = F.cross_entropy(logits, relation(shares, labels, 3)[labels])
+            shares = (network.double().eval()((images - mean) / std) / 2.5).softmax(1)
+            logs = network.train()((images - mean) / std).log_softmax(1)
+        means = [shares[labels == target].mean(0) for target in range(3)]
+        wanted = -sum((means[int(target)] * row).sum() for target, row in zip(labels, logs, strict=True)) / 48
         # Each image is among the six batches of 8 once.
-        assert fit.history["b/co_tuning/source"][0] == pytest.approx(float(wanted), rel=1e-3)
+        assert fit.history["b/co_tuning/source"][0] == pytest.approx(float(wanted), rel=1e-5)
+
+    def test_steps_of_a_dry_run_come_before_the_relation(self, weights: dict[str, Tensor]) -> None:
+        task = ck.Task("b", data_set("b", seed=3), **NETWORK, weights=weights)
+        assert quick(steps=2).profile([task], ["co_tuning"], steps=1).steps == 1
 
     def test_a_resumed_run_equals_a_whole_one(self, weights: dict[str, Tensor], tmp_path: Path) -> None:
         use = ck.use("co_tuning", weight=2.3, steps=2, batch_size=8)
@@ -164,6 +170,48 @@ class TestStochNorm:
         assert 10 < sum(is_batch) < 40  # 50 draws: a deviation of 3.5
         torch.testing.assert_close(layer.running_mean, fresh.running_mean)
         torch.testing.assert_close(layer.running_var, fresh.running_var)
+
+    def test_layers_in_a_run_are_those_of_the_equation_in_numpy(self, weights: dict[str, Tensor]) -> None:
+        """Of three steps: which channels use the batch differs, and stored statistics move as without it."""
+        calls: list[list[Any]] = []
+
+        def numbers(*tensors: Tensor) -> list[Any]:
+            return [tensor.detach().double().numpy().copy() for tensor in tensors]
+
+        class Watches:
+            @ck.hookimpl
+            def compatkit_set_up(self, setup: ck.SetUp) -> None:
+                for layer in setup.tasks["b"].extractor.modules():
+                    if isinstance(layer, nn.BatchNorm2d):
+                        layer.register_forward_pre_hook(self.before)
+                        layer.register_forward_hook(self.after)
+
+            def before(self, layer: Any, inputs: tuple[Tensor]) -> None:
+                stored = layer.running_mean, layer.running_var, layer.weight, layer.bias
+                calls.append(numbers(*inputs, *stored))
+
+            def after(self, layer: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+                calls[-1] += numbers(output, layer.running_mean, layer.running_var)
+
+        watches = ck.use("watches", after="stochnorm")
+        task = ck.Task("b", data_set("b", seed=3), **NETWORK, weights=weights)
+        quick(steps=3).fit([task], [ck.use("stochnorm", p=0.3), watches], factories={"watches": Watches})
+        drawn = []
+        for taken, mean, variance, scale, shift, output, mean_after, variance_after in calls:
+            rows = taken.transpose(0, 2, 3, 1).reshape(-1, len(mean))
+            got = output.transpose(0, 2, 3, 1).reshape(rows.shape)
+            stored, batch = (
+                (rows - middle) / np.sqrt(square + 1e-5) * scale + shift
+                for middle, square in ((mean, variance), (rows.mean(0), rows.var(0)))
+            )
+            drawn.append(np.abs(got - batch).max(0) < np.abs(got - stored).max(0))
+            np.testing.assert_allclose(got, np.where(drawn[-1], batch, stored), rtol=1e-4, atol=1e-4)
+            assert mean_after == pytest.approx(0.9 * mean + 0.1 * rows.mean(0), rel=1e-4, abs=1e-5)
+            moved = 0.9 * variance + 0.1 * rows.var(0, ddof=1)
+            assert variance_after == pytest.approx(moved, rel=1e-4, abs=1e-5)
+        share = np.concatenate(drawn)
+        assert share.mean() == pytest.approx(0.3, abs=4 * (0.21 / len(share)) ** 0.5)
+        assert any((one != other).any() for one, other in zip(drawn, drawn[len(drawn) // 3 :], strict=False))
 
     def test_its_ends_are_batch_statistics_and_stored_ones(self) -> None:
         for p, train in ((1.0, True), (0.0, False)):

@@ -491,3 +491,112 @@ def test_hooks_that_a_trial_does_not_call_are_not_passed_over() -> None:
 
     with pytest.raises(PluginError, match="compatkit_combine_gradients was not called"):
         assert_regularizer(Late)
+
+
+class Curriculum:
+    """Chooses images by the number of its calls; the faults break one promise each."""
+
+    def __init__(self, fault: str = "") -> None:
+        self.fault, self.calls = fault, 0
+
+    @hookimpl
+    def compatkit_sampler(self, task: ck.TaskState, epoch: int, order: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        match self.fault:
+            case "python random":
+                return torch.full_like(order, random.randrange(len(order)))
+            case "weights":
+                with torch.no_grad():
+                    next(task.head.parameters()).mul_(0.9)
+            case "few":
+                return order[:8]
+            case _:
+                pass
+        return torch.full_like(order, self.calls % len(order))
+
+    @hookimpl
+    def compatkit_state(self) -> Any:
+        return {} if self.fault == "forgotten" else {"calls": self.calls}
+
+    @hookimpl
+    def compatkit_load_state(self, state: Any) -> None:
+        self.calls = state.get("calls", 0)
+
+
+class Reacts(Norm):
+    """Weighs its loss by what evaluations told; the faults break one promise each."""
+
+    def __init__(self, fault: str = "") -> None:
+        super().__init__()
+        self.fault, self.factor = fault, 1.0
+
+    @hookimpl
+    def compatkit_losses(self, step: Any) -> Any:
+        return {"norm": self.factor * step.features.mean()}
+
+    @hookimpl
+    def compatkit_after_evaluation(self, evaluation: ck.Evaluation) -> None:
+        self.factor += max(figures["loss"] for figures in evaluation.metrics.values())
+        if self.fault == "python random":
+            self.factor += random.random()
+        elif self.fault == "misread":
+            self.factor = evaluation.metrics["validation"]["loss"]
+
+    @hookimpl
+    def compatkit_state(self) -> Any:
+        return {} if self.fault == "forgotten" else {"factor": self.factor}
+
+    @hookimpl
+    def compatkit_load_state(self, state: Any) -> None:
+        self.factor = state.get("factor", 1.0)
+
+
+class Opens(Norm):
+    """Opens something, and closes it in the end; the faults miss an end each."""
+
+    def __init__(self, fault: str = "") -> None:
+        super().__init__()
+        self.fault, self.opened = fault, list[str]()
+
+    @hookimpl
+    def compatkit_set_up(self, setup: Any) -> None:
+        self.opened.append("set-up")
+
+    @hookimpl
+    def compatkit_after_step(self, step: Any) -> None:
+        self.opened.append("step")
+
+    @hookimpl
+    def compatkit_finish(self, setup: Any) -> None:
+        self.opened.append("finish")
+
+    @hookimpl
+    def compatkit_teardown(self, setup: Any) -> None:
+        self.opened.remove(self.fault or "set-up")
+
+
+@pytest.mark.parametrize("factory", [Curriculum, Reacts, Opens])
+def test_samplers_evaluations_and_teardowns_that_keep_their_promises(factory: Callable[..., Any]) -> None:
+    assert_regularizer(factory)
+
+
+@pytest.mark.parametrize(
+    ("factory", "fault", "message"),
+    [
+        (Curriculum, "forgotten", "interrupted after 2 steps and resumed.*compatkit_state"),
+        (Curriculum, "python random", "run again with the same seed"),
+        (Curriculum, "weights", r"compatkit_sampler changed the weights 'head\."),
+        (Curriculum, "few", "returned 8 positions for an epoch that takes 12"),
+        (Reacts, "forgotten", "interrupted after 2 steps and resumed.*compatkit_state"),
+        (Reacts, "python random", "run again with the same seed"),
+        (Reacts, "misread", "failed in compatkit_after_evaluation: KeyError"),
+        (Opens, "finish", "failed in compatkit_teardown"),
+        (Opens, "step", "failed in compatkit_teardown"),
+    ],
+)
+def test_a_promise_of_a_sampler_an_evaluation_or_a_teardown_that_is_broken(
+    factory: Callable[..., Any], fault: str, message: str
+) -> None:
+    random.seed(0)
+    with pytest.raises(PluginError, match=message):
+        assert_regularizer(factory, fault=fault)

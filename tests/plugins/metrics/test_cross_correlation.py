@@ -74,6 +74,14 @@ def test_the_shuffled_baseline_is_that_of_pairings_drawn_by_hand() -> None:
     assert torch.equal(*result), "which images are kept, and in which order, depends on their positions alone"
 
 
+def test_no_image_is_paired_with_itself() -> None:
+    left = drawn(2, 2, 3, 3)
+    swapped = np.concatenate([left[image].flatten(1).double().numpy() for image in (1, 0)], 1)
+    full = np.corrcoef(np.concatenate([*left.flatten(2).double().numpy()], 1), swapped)[:2, 2:]
+    expected = max(np.trace(full), np.trace(full[::-1])) / 2
+    assert mean(correlate(left, left, shuffles=5), "shuffled") == pytest.approx(expected, abs=1e-6)
+
+
 def test_a_permuted_and_scaled_copy_is_found_by_the_permutation_alone() -> None:
     left = drawn(64, 6, 4, 4).relu()
     right = left[:, [3, 0, 5, 1, 2, 4]] * torch.tensor([1.0, 2, 3, 4, 5, 6])[:, None, None] + 7

@@ -145,6 +145,41 @@ def test_the_transfer_curve_by_hand() -> None:
     assert tau.tolist() == pytest.approx([0.5, 1, 2])
 
 
+def test_the_curves_of_a_trained_network_are_those_of_numpy() -> None:
+    data, kwargs = data_set("a"), {"channels": [4, 5], "img_size": 12, "reduce": "none"}
+    task = ck.Task("a", data, "conv_chain", "layer1", size=12, kwargs=kwargs)
+    fit, start = quick(steps=3).fit([task]), quick(steps=0).fit([task])
+    layers = ["layer1.linear", "layer2.linear"]
+    table = ck.measure(
+        fit.tasks["a"],
+        data.test,
+        ["transfer_function"],
+        layers=layers,
+        other=start.tasks["a"],
+        batch_size=17,
+    ).table("transfer_function")
+    state, weights = fit.tasks["a"].data, [entry.weights("a") for entry in (fit, start)]
+    mean, std = (np.array(entry)[:, None, None] for entry in (state.mean, state.std))
+    given = (data.test.images.transpose(0, 3, 1, 2) / 255 - mean) / std
+    for name in layers:
+        patches = np.concatenate(
+            [given[:, :, i : i + 3, j : j + 3].reshape(48, -1) for i, j in np.ndindex(10, 10)]
+        )
+        values, vectors = np.linalg.eigh(np.cov(patches.T, bias=True))
+        expected = [np.sqrt(values[::-1])]
+        for state_dict in weights:
+            filters = np.cov(
+                state_dict[f"{name}.weight"].double().numpy().reshape(-1, len(values)).T, bias=True
+            )
+            expected.append(np.sqrt(np.einsum("ij,ik,kj->j", vectors, filters, vectors)[::-1]))
+        leading = values[::-1] > 1e-4 * values[-1]
+        for quantity, curve in zip(("sigma", "tau", "tau-other"), expected, strict=True):
+            row = table.values[layers.index(name), table.axes["quantity"].index(quantity)][: len(values)]
+            assert row[leading] == pytest.approx(curve[leading], rel=1e-4)
+        weight, bias = (weights[0][f"{name}.{kind}"].double() for kind in ("weight", "bias"))
+        given = nn.functional.conv2d(torch.from_numpy(given), weight, bias, padding=1).relu().numpy()
+
+
 def test_matches_by_hand() -> None:
     # The filters' directions lie in the plane of v1 and v2, turned by 30 degrees; the third is v3.
     cos, sin = 3**0.5 / 2, 0.5

@@ -42,6 +42,30 @@ def test_batches_may_come_in_pieces_and_none_is_undefined() -> None:
     assert metric.finalize(metric.init())[0].status == "undefined"
 
 
+def test_units_of_a_trained_network_are_those_of_a_plain_pass() -> None:
+    data = data_set("a", size=(16, 16))
+    task = ck.Task("a", data, "vae_conv", "decoder", size=16, kwargs={"latent": 4})
+    fit = quick(steps=20, lr=0.003).fit([task], ["beta_vae"])
+    state, outputs = fit.tasks["a"], list[torch.Tensor]()
+    table = ck.measure(state, data.test, ["posterior_collapse"], layers=["latent"], batch_size=17)
+    layer = state.extractor.double().eval().get_submodule("latent")
+    handle = layer.register_forward_hook(lambda _, inputs, output: outputs.append(output))
+    with torch.no_grad():
+        state.extractor(torch.from_numpy(data.test.images).permute(0, 3, 1, 2).double() / 255)
+    handle.remove()
+    rows = []
+    for mean, log_variance in zip(*outputs[0].T.split(4), strict=True):
+        square = log_variance.exp()
+        divergence = (mean**2 + square - log_variance - 1) / 2
+        near = (square > 0.9).double()
+        rows.append(
+            [float(entry) for entry in (mean.var(correction=0), *map(torch.mean, (square, divergence, near)))]
+        )
+    torch.testing.assert_close(
+        torch.from_numpy(table.table("units").values), torch.tensor(rows).double(), rtol=1e-4, atol=1e-7
+    )
+
+
 def test_a_heavy_divergence_makes_all_units_of_a_network_passive() -> None:
     data = data_set("a", size=(16, 16))
     task = ck.Task("a", data, "vae_conv", "decoder", size=16, kwargs={"latent": 4})

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from small import data_set, quick
 from torch import Tensor, nn
 
 import compatkit as ck
@@ -60,6 +61,37 @@ def test_energy_angles_and_cosines_worked_out_by_hand() -> None:
     # (3, -1, -1, -1) / 4 with itself, and with (-1, -1, -1, 3) / 4.
     assert result["cosine"].at(layer="1", vector="1", **{"class": "0"}).value == pytest.approx(1.0)
     assert result["cosine"].at(layer="1", vector="1", **{"class": "2"}).value == pytest.approx(1 / 3)
+
+
+def test_layers_of_a_trained_network_have_the_scores_of_numpy() -> None:
+    data, kwargs = data_set("a"), {"channels": [4, 5], "img_size": 12, "norm": "batch"}
+    task = ck.Task("a", data, "conv_chain", "layer1", size=12, kwargs=kwargs)
+    fit = quick(steps=3).fit([task])
+    metric = [SingularFeatures(top=2)]
+    table = ck.measure(fit.tasks["a"], data.test, metric, layers=["layer1.linear"], batch_size=17)
+    energy, cosine, angle = (
+        table.table(f"singular_features/{name}") for name in ("energy", "cosine", "angle_to_data")
+    )
+    state, scipy = fit.tasks["a"].data, pytest.importorskip("scipy.linalg")
+    given = (data.test.images[..., 0] / 255 - state.mean[0]) / state.std[0]
+    given = np.pad(given, ((0, 0), (1, 1), (1, 1)))  # the padding counts
+    patches = np.stack([given[:, i : i + 3, j : j + 3].reshape(48, 9) for i, j in np.ndindex(12, 12)], 1)
+    matrix = fit.weights("a")["layer1.linear.weight"].double().numpy().reshape(4, 9)
+    vectors = np.linalg.svd(matrix)[2]
+    for label in range(3):
+        mean = patches[data.test.labels == label].mean((0, 1))
+        for kind, rank in (("top", 2), ("active", 4)):
+            share = np.square(vectors[:rank] @ mean).sum() / np.square(mean).sum()
+            cell = energy.at(layer="layer1.linear", subspace=kind, **{"class": str(label)})
+            assert cell.value == pytest.approx(share, rel=1e-5)
+        for place in range(2):
+            expected = abs(np.corrcoef(vectors[place], mean)[0, 1])
+            cell = cosine.at(layer="layer1.linear", vector=str(place + 1), **{"class": str(label)})
+            assert cell.value == pytest.approx(expected, rel=1e-4)
+    rows = patches.reshape(-1, 9)
+    data_directions = np.linalg.svd(rows, full_matrices=False)[2][:2]
+    expected = np.sort(scipy.subspace_angles(vectors[:2].T, data_directions.T))
+    assert angle.values[0] == pytest.approx(expected, rel=1e-5)
 
 
 def test_subspace_scores_do_not_change_when_vectors_turn_inside_the_subspace() -> None:
