@@ -219,7 +219,7 @@ def test_the_installed_wheel_runs_elsewhere(wheel: Path, tmp_path: Path) -> None
         return call(sys.executable, "-P", script, *arguments, folder=elsewhere, PYTHONPATH=str(site))
 
     assert re.search(rf"\b{re.escape(PROJECT['project']['version'])}\b", run("--version"))
-    lines = json.loads(run("plugins", "--json"))
+    lines = json.loads(run("plugins", "--check", "--json"))
     listed = lines["plugins"] if isinstance(lines, dict) else lines
     mine = {
         f"{entry['kind']}.{entry['name']}": entry for entry in listed if entry["distribution"] == "compatkit"

@@ -50,7 +50,7 @@ print(json.dumps({
     "manifest": plugins.manifest(),
     "loss": loss.item(),
     "confidence": result.to_json(),
-    "listing": [line.to_json() for line in listing()],
+    "listing": [line.to_json() for line in listing(check=True)],
 }))
 """
 

@@ -1,4 +1,4 @@
-"""Find installed plugins one at a time, and list what each offers.
+"""Find installed plugins one at a time.
 
 A run looks up keys such as ``regularizers.dcc`` in the entry-point group ``compatkit``. It imports only the plugins
 that it names, so an installed package never changes a result, and a broken plugin never stops another.
@@ -13,23 +13,16 @@ from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 from functools import partial
 from importlib.metadata import EntryPoint
-from traceback import format_exception
-from typing import Any, Literal
+from typing import Any
 
-import attrs
 from packaging.utils import canonicalize_name
 
 from compatkit.errors import PluginError, UnknownName
-from compatkit.hooks import Training
-from compatkit.plugins.builders import attribute_of, library_of
-from compatkit.plugins.implementations import implementations
 from compatkit.plugins.installed import installed, is_own, is_shadowed, package_of, split_name
 from compatkit.plugins.isolation import PluginWarning, suggestion
-from compatkit.plugins.loading import KINDS, WITHOUT, Loaded, Offer, load, own_keys, owner_of
-from compatkit.plugins.settings import Setting, plain
+from compatkit.plugins.loading import KINDS, WITHOUT, Offer, load, own_keys, owner_of
 
 ONLY = "COMPATKIT_PLUGINS"
-Status = Literal["active", "blocked", "failed", "clash"]
 
 
 def names(kind: str) -> list[str]:
@@ -184,85 +177,6 @@ def blocked(point: EntryPoint) -> str:
     return f"{ONLY}={only} (only these)" if only is not None and not listed(only) else ""
 
 
-@attrs.frozen(eq=False)
-class Listed:
-    """A line of ``compatkit plugins``.
-
-    Attributes:
-        status: ``blocked``: by an environment variable; ``clash``: two distributions have the same key.
-        summary: First line of its docstring.
-        order: Default position among the plugins of its kind, from 1.
-        models: Names of the models of a builder that lists them.
-        hooks: Hooks implemented; for a regularizer whose factory is a class, training hooks too.
-        message: Reason why it cannot be used, or empty.
-        traceback: Traceback of the failure, or empty.
-        notes: Warnings.
-    """
-
-    kind: str
-    name: str
-    status: Status
-    distribution: str | None
-    version: str | None
-    source: str | None = None
-    summary: str = ""
-    order: int = 0
-    models: tuple[str, ...] = ()
-    hooks: tuple[str, ...] = ()
-    settings: tuple[Setting, ...] = ()
-    message: str = ""
-    traceback: str = ""
-    notes: tuple[str, ...] = ()
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values."""
-        return plain(attrs.asdict(self))
-
-
-def listing() -> list[Listed]:
-    """Import every installed plugin separately and describe it, or state why it cannot be used."""
-    points, counts = installed(), Counter[str]()
-    lines: list[Listed] = []
-    for point in points:
-        kind, _, name = point.name.partition(".")
-        owner = owner_of(point)
-        counts[kind] += 1
-        shown = qualified(point) if is_shadowed(point) else name
-        line = Listed(kind, shown, "active", owner.distribution, owner.version, order=counts[kind])
-        twins = [other for other in points if rivals(other, point)]
-        if reason := blocked(point):
-            line = attrs.evolve(line, status="blocked", message=f"Blocked by {reason}.")
-        elif len(twins) > 1:
-            line = attrs.evolve(line, status="clash", message=str(clash(twins)))
-        else:
-            try:
-                line = _describe(line, load(point))
-            except PluginError as error:
-                trace = "".join(format_exception(error))
-                line = attrs.evolve(line, status="failed", message=str(error), traceback=trace)
-        lines.append(line)
-    return lines
-
-
 def rivals(other: EntryPoint, point: EntryPoint) -> bool:
     """Return whether two plugins share a plain name that may mean either."""
     return other.name == point.name and not (is_shadowed(other) or is_shadowed(point) or blocked(other))
-
-
-def _describe(line: Listed, loaded: Loaded) -> Listed:
-    hooks = loaded.hooks
-    if line.kind == "regularizers" and isinstance(loaded.offer.factory, type):
-        hooks += implementations(loaded.offer.factory, Training, loaded.offer.owner)
-    models: tuple[str, ...] = ()
-    if line.kind == "builders":
-        library_of(loaded.offer)  # raises if it could not be recorded in a blueprint
-        models = attribute_of(loaded.offer, "names") or ()
-    return attrs.evolve(
-        line,
-        models=models,
-        source=loaded.offer.source,
-        summary=loaded.summary,
-        hooks=tuple(implementation.hook for implementation in hooks),
-        settings=loaded.offer.settings,
-        notes=loaded.notes,
-    )

@@ -141,12 +141,7 @@ def load(point: EntryPoint) -> Loaded:
         PluginError: The import fails, or the plugin violates the hook specifications.
     """
     owner = owner_of(point)
-    kind, _, name = point.name.partition(".")
-    if kind not in KINDS:
-        raise owner.error(
-            f"the entry point starts with {kind!r}, which is no kind of plugin.{suggestion(kind, KINDS)} Name it "
-            f"<kind>.<name>; the kinds are {', '.join(KINDS)}."
-        )
+    kind, name = check_key(point)
     try:
         with restored_state() as changed:
             plugin = point.load()
@@ -185,6 +180,21 @@ def load(point: EntryPoint) -> Loaded:
     remedy = "Its author should not do this at import."
     notes = (note(changed, owner, f"importing {point.value!r}", remedy),) if changed else ()
     return Loaded(offer, summary, hooks, notes)
+
+
+def check_key(point: EntryPoint) -> tuple[str, str]:
+    """Return kind and name of an entry point, whose module is not imported.
+
+    Raises:
+        PluginError: There is no such kind.
+    """
+    kind, _, name = point.name.partition(".")
+    if kind not in KINDS:
+        raise owner_of(point).error(
+            f"the entry point starts with {kind!r}, which is no kind of plugin.{suggestion(kind, KINDS)} Name it "
+            f"<kind>.<name>; the kinds are {', '.join(KINDS)}."
+        )
+    return kind, name
 
 
 @functools.cache
@@ -275,7 +285,12 @@ def _description(plugin: object, factory: Callable[..., Any], *, shared: bool) -
     """Return the first line of a docstring: the factory's if its module registers several, else the module's."""
     own = inspect.getdoc(factory) if inspect.isroutine(factory) or inspect.isclass(factory) else None
     texts = (own, inspect.getdoc(plugin)) if shared else (inspect.getdoc(plugin), own)
-    line = next(filter(None, texts), "").partition("\n")[0].replace("``", "").removeprefix("Return ")
+    return first_line(next(filter(None, texts), ""))
+
+
+def first_line(docstring: str) -> str:
+    """Return the first line of a clean docstring, as ``compatkit plugins`` shows it."""
+    line = docstring.partition("\n")[0].replace("``", "").removeprefix("Return ")
     return line[:1].upper() + line[1:]
 
 

@@ -23,6 +23,9 @@ HEAVY = (
     "matplotlib",
     "rich",
     "PIL",
+    "pandas",
+    "compatkit_plugins",
+    "compatkit_studies",
 )
 RUN = "from compatkit.cli import main; main()"
 LOOK = f"""
@@ -64,6 +67,12 @@ def process(
         (["show", HEAD, "--json"], 0),
         (["show", "nothing"], 2),
         (["check", EXTRACTOR, HEAD], 0),
+        (["search", "left"], 0),
+        (["log", HEAD], 0),
+        (["plugins"], 0),
+        (["plugins", "--json"], 0),
+        (["plugins", "rotation"], 0),
+        (["completion", "bash"], 0),
         (["init", "new"], 0),
         (["no-such-command"], 2),
     ],

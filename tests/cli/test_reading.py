@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
 import attrs
 import pytest
+from distributions import Install, install
 
 import compatkit as ck
 from compatkit.cli import COMMANDS
 from compatkit.foundation.codec import dumps
 from compatkit.registry.store import Store
+
+__all__ = ["install"]
 
 KINDS = "builders", "data_sets", "metrics", "regularizers", "studies"
 
@@ -116,9 +120,31 @@ def test_plugins_lists_what_is_installed(run: Any) -> None:
     for name in ("dcc", "accuracy", "digits", "timm", "mnist", "3.1"):
         assert [line for line in lines if line.split()[0:1] == [name] and len(line.split()) > 3], name
     result = {f"{entry['kind']}.{entry['name']}": entry for entry in run("plugins", "--json").json}
-    assert result["regularizers.dcc"]["status"] == "active" and result["metrics.accuracy"]["order"] == 1
+    assert result["regularizers.dcc"]["status"] == "installed" and result["metrics.accuracy"]["order"] == 1
     assert result["builders.timm"]["distribution"] == "compatkit"
     assert all(match["summary"] for match in result.values())
+
+
+def test_plugins_imports_none_and_checks_on_request(
+    run: Any, install: Install, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install("bad", {"metrics.bad_of_tests": "zoo_bad"}, {"zoo_bad": "raise OSError('no license')"})
+    listed = run("plugins", "metrics.")
+    assert listed.code == 0 and "none was imported" in " ".join(listed.out.split())
+    assert "zoo_bad" not in sys.modules
+    monkeypatch.setenv("COMPATKIT_PLUGINS", "bad,accuracy")
+    checked = run("plugins", "--check")
+    assert checked.code == 1 and "none was imported" not in checked.out
+    checks = {entry["name"]: entry["status"] for entry in run("plugins", "--check", "--json").json}
+    assert (
+        checks["bad_of_tests"] == "failed" and checks["accuracy"] == "active" and checks["dcc"] == "blocked"
+    )
+    one = run("plugins", "bad_of_tests", "--json")
+    assert one.code == 0 and one.json[0]["status"] == "failed"
+    traced = run("plugins", "bad_of_tests", "--trace")
+    assert traced.code == 1 and "zoo_bad.py" in traced.out
+    monkeypatch.setenv("COMPATKIT_PLUGINS", "accuracy")
+    assert run("plugins", "--check", "--quiet").code == 0
 
 
 def test_plugins_are_found_by_a_word_and_one_is_shown_in_full(run: Any) -> None:

@@ -253,7 +253,7 @@ def test_what_a_factory_changes_is_put_back_but_for_the_draws_of_its_weights(plu
 def test_the_list_of_plugins_shows_models_and_settings(plugin: Write, install: Install) -> None:
     plugin(GOOD)
     install("taken", {"builders.timm": "demo_taken"}, {"demo_taken": HEAD.replace("mynets", "timm") + GOOD})
-    result = {f"{line.kind}.{line.name}": line for line in listing()}
+    result = {f"{line.kind}.{line.name}": line for line in listing(check=True)}
     line = result["builders.mynets"]
     assert (line.status, line.hooks, line.models) == ("active", ("compatkit_builders",), ("small", "wide"))
     assert [str(setting) for setting in line.settings] == ["num_classes = 4"]

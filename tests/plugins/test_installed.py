@@ -43,7 +43,7 @@ def test_a_name_of_compatkit_is_never_another_packages(install: Install):
     assert {"dcc", "my-package:dcc"} <= set(names("regularizers")) and "compatkit:dcc" not in names(
         "regularizers"
     )
-    lines = {line.name: line for line in listing() if line.kind == "regularizers"}
+    lines = {line.name: line for line in listing(check=True) if line.kind == "regularizers"}
     assert (lines["dcc"].status, lines["dcc"].distribution) == ("active", "compatkit")
     assert (lines["my-package:dcc"].status, lines["my-package:dcc"].distribution) == ("active", "My-Package")
 

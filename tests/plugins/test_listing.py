@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+from collections import Counter
 from collections.abc import Callable
 
 import pytest
@@ -26,8 +28,8 @@ class Good:
 Install = Callable[..., None]
 
 
-def listed() -> dict[str, Listed]:
-    return {f"{line.kind}.{line.name}": line for line in listing()}
+def listed(*, check: bool = True) -> dict[str, Listed]:
+    return {line.key: line for line in listing(check=check)}
 
 
 @pytest.fixture
@@ -58,6 +60,64 @@ def test_each_plugin_has_its_status() -> None:
         "regularizers.hook": "failed",
     }
     assert [line.distribution for line in listing() if line.name == "twice"] == ["one", "two"]
+
+
+@pytest.mark.usefixtures("zoo")
+def test_metadata_are_listed_and_nothing_is_imported() -> None:
+    result = listed(check=False)
+    assert {key: result[key].status for key in result if result[key].distribution != "compatkit"} == {
+        "metrics.hidden": "blocked",
+        "metrics.late": "installed",
+        "metrics.twice": "clash",
+        "regularizer.typo": "failed",
+        "regularizers.bad": "installed",
+        "regularizers.good": "installed",
+        "regularizers.hook": "installed",
+    }
+    assert not {"zoo_good", "zoo_bad", "zoo_late", "zoo_hook"} & set(sys.modules)
+    line = result["regularizers.good"]
+    assert (line.module, line.distribution, line.version) == ("zoo_good", "good", "1.0")
+    assert (line.source, line.hooks, line.settings, line.message) == (None, (), (), "")
+    assert listed()["regularizers.good"].order == line.order
+
+
+@pytest.mark.usefixtures("zoo")
+def test_one_plugin_is_listed_by_its_name() -> None:
+    for name in ("good", "regularizers.good"):
+        (line,) = listing(name, check=True)
+        assert (line.key, line.status) == ("regularizers.good", "active")
+    assert "zoo_bad" not in sys.modules and listing("no-such-plugin") == []
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ('# a comment\n\n"""Pull features\nto zero."""\nraise OSError', "Pull features"),
+        ('"""\n    Return ``zero``.\n"""', "Zero."),
+        ('"""Not closed', ""),
+        ('x = 1\n"""no docstring"""', ""),
+        ('b"""bytes"""', ""),
+        ("", ""),
+    ],
+)
+def test_what_a_plugin_does_is_read_from_its_source(install: Install, source: str, expected: str) -> None:
+    install("read", {"metrics.read": "zoo_read"}, {"zoo_read": source})
+    install("gone", {"metrics.gone": "zoo_gone.missing"}, {"zoo_gone": source})
+    install("away", {"metrics.away": "zoo_away"}, {})
+    result = listed(check=False)
+    assert result["metrics.read"].summary == expected
+    assert result["metrics.gone"].summary == result["metrics.away"].summary == ""
+
+
+def test_what_is_read_is_what_is_imported() -> None:
+    imported, read = listed(), listed(check=False)
+    assert imported.keys() == read.keys()
+    assert {line.status for line in imported.values()} == {"active"}
+    assert {line.status for line in read.values()} == {"installed"}
+    different = [key for key in imported if imported[key].summary != read[key].summary]
+    # one module has several, and registers them in a loop
+    modules = Counter(line.module for line in read.values())
+    assert all(modules[read[key].module] > 1 for key in different), different
 
 
 @pytest.mark.usefixtures("zoo")
@@ -105,7 +165,8 @@ def test_moving_a_random_state_is_noted(install: Install) -> None:
 
 
 def test_plugins_of_one_module_are_described_one_by_one() -> None:
-    rungs = {key: line.summary for key, line in listed().items() if line.kind == "rungs"}
-    assert len(set(rungs.values())) == len(rungs)
-    assert rungs["rungs.permutation"] == "The head after a permutation of the channels."
+    for check in (True, False):
+        rungs = {line.name: line.summary for line in listing(check=check) if line.kind == "rungs"}
+        assert len(set(rungs.values())) == len(rungs)
+        assert rungs["permutation"] == "The head after a permutation of the channels."
     assert listed()["metrics.cka"].summary.startswith("Linear CKA of all layers")

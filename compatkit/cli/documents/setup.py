@@ -8,7 +8,7 @@ from compatkit.adapters.cutting.discovery import CutPoint
 from compatkit.data.summary import DataSummary
 from compatkit.experiments.studies.durations import Expected
 from compatkit.health.observation import Observation
-from compatkit.plugins.discovery import Listed
+from compatkit.plugins.listed import Listed
 
 
 class Cuts(TypedDict):
