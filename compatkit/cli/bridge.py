@@ -11,11 +11,12 @@ from compatkit.cli.options import argument, command, option
 from compatkit.cli.output import columns, emit, next_step, paragraph, progress
 from compatkit.cli.releases import AboutOptions
 from compatkit.cli.roots import SignatureOptions, check_target, open_registry, open_store
+from compatkit.cli.tables import TableOptions
 from compatkit.components.bridges.ladder import RungResult
 from compatkit.errors import UsageError
 
 
-class BridgeOptions(AboutOptions, SignatureOptions, NamedDataOptions):
+class BridgeOptions(AboutOptions, SignatureOptions, NamedDataOptions, TableOptions):
     """Arguments and options of ``bridge``."""
 
     extractor: str = argument()
@@ -92,6 +93,7 @@ def bridge_command(options: BridgeOptions) -> int | None:
         )
     if options.png is not None:
         bridge.to_png(options.png)
+    options.write_tables(bridge)
     code = 1 if bridge.says == "no fit" or (options.publish is not None and not published) else 0
     if options.json:
         return emit(bridge.to_json() | {"published": published or None}, code)

@@ -11,6 +11,7 @@ from compatkit.cli.images import NamedDataOptions
 from compatkit.cli.options import Options, argument, bn_policy_option, command, option
 from compatkit.cli.output import emit, first, next_step, paragraph, print_rich, report_text
 from compatkit.cli.roots import SignatureOptions, open_registry
+from compatkit.cli.tables import TableOptions
 from compatkit.components.bridges.published import BridgeRecord
 from compatkit.contracts.labels import label
 from compatkit.contracts.report import EQUAL_SHAPES, MEASURED, REQUIREMENTS, Report, Word
@@ -37,7 +38,7 @@ class VerboseOptions(Options):
     verbose: bool = option("Show every finding in full, not only those that decide.")
 
 
-class CheckOptions(VerboseOptions, NamedDataOptions, SignatureOptions):
+class CheckOptions(VerboseOptions, NamedDataOptions, TableOptions, SignatureOptions):
     """Arguments and options of ``check``."""
 
     extractor: str = argument()
@@ -73,6 +74,7 @@ def check_command(options: CheckOptions) -> int | None:
     failing = verdicts.unsatisfied(options.require)
     if options.markdown is not None:
         verdicts.to_markdown(options.markdown)
+    options.write_tables(verdicts)
     if is_pattern(options.extractor) or is_pattern(options.head):
         _print_all(verdicts, failing, options)
     else:

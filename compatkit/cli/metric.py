@@ -12,6 +12,7 @@ from compatkit.cli.images import TestSetOptions
 from compatkit.cli.options import argument, command, device_option, option
 from compatkit.cli.output import columns, emit, paragraph, progress
 from compatkit.cli.roots import SignatureOptions, open_registry
+from compatkit.cli.tables import TableOptions
 from compatkit.errors import UsageError
 from compatkit.evaluation.metrics import Measured, Result, TableCell, make_metric
 
@@ -19,7 +20,7 @@ PRINTED = 40
 """Printed cells of a table; ``--json`` has all."""
 
 
-class MetricOptions(TestSetOptions, SignatureOptions):
+class MetricOptions(TestSetOptions, TableOptions, SignatureOptions):
     """Arguments and options of ``metric``."""
 
     words: tuple[str, ...] = argument("{EXTRACTOR HEAD METRIC... | METRIC --arrays FILE...}", required=True)
@@ -79,6 +80,7 @@ def metric_command(options: MetricOptions) -> int | None:
             progress=lambda done, total: report(done, total, "images"),
             **options.only("layers", "device", "batch_size"),
         )
+    options.write_tables(measured)
     if options.json:
         extra = {"against": others} if others else {}
         return emit({"extractor": left, "head": right, **extra, **measured.to_json()})
@@ -102,6 +104,7 @@ def _measure_arrays(options: MetricOptions) -> int | None:
     chosen = settings_of(texts, (name,))[name]
     measured = measure_arrays(name, *map(read_array, files), batch_size=options.batch_size, **chosen)
     arrays = dict(zip(roles_of(make_metric(name, **chosen)), files, strict=True))
+    options.write_tables(measured)
     if options.json:
         return emit({"arrays": arrays, "results": measured.to_json()["results"]})
     paragraph(f"{name} of {', '.join(f'{path} ({role})' for role, path in arrays.items())}")

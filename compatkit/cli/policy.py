@@ -21,6 +21,8 @@ from compatkit.cli.output import clean, columns, emit, next_step, paragraph, pri
 from compatkit.cli.private_keys import author_label
 from compatkit.cli.releases import SigningOptions
 from compatkit.cli.roots import open_registry, open_store
+from compatkit.cli.tables import TableOptions
+from compatkit.components.outcomes import PolicyOutcome, PolicyOutcomes
 from compatkit.errors import DataError, NotFound, UsageError
 from compatkit.experiments.recipes import data_sets
 from compatkit.registry.policies import MODES, WILDCARDS, Policy, check_scope
@@ -163,7 +165,7 @@ def clear_command(options: PolicyClearOptions) -> int | None:
     click.echo(f"{scope} has no policy of its own{was}")
 
 
-class PolicyTestOptions(NamedDataOptions):
+class PolicyTestOptions(NamedDataOptions, TableOptions):
     """Arguments and options of ``policy test``."""
 
     references: tuple[str, ...] = argument(required=True, metavar="REFERENCE...")
@@ -188,12 +190,13 @@ def test_command(options: PolicyTestOptions) -> int | None:
     registry = open_registry()
     references = (str(pinned) for text in options.references for pinned in registry.store.select(text))
     images = options.at_hand(options.names, options.recipe)
-    outcomes = {}
+    outcomes: dict[str, PolicyOutcome] = {}
     for reference in dict.fromkeys(references):
         with progress(f"policy of {reference}") as report:
             outcomes[reference] = registry.policies.test(
                 reference, name=options.name, against=options.against or None, data=images, progress=report
             )
+    options.write_tables(PolicyOutcomes(tuple(outcomes.values())))
     code = 0 if all(outcome.passed for outcome in outcomes.values()) else 1
     if options.json:
         return emit([{"reference": name, **outcome.to_json()} for name, outcome in outcomes.items()], code)

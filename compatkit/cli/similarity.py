@@ -15,6 +15,7 @@ from compatkit.cli.metric import settings_of
 from compatkit.cli.options import argument, command, device_option, option
 from compatkit.cli.output import columns, emit, paragraph, progress
 from compatkit.cli.roots import SignatureOptions, open_registry
+from compatkit.cli.tables import TableOptions
 from compatkit.components.registry import Registry
 from compatkit.errors import UsageError
 from compatkit.evaluation.metrics import Table, make_metric
@@ -29,7 +30,7 @@ PRINTED = 14
 """Layers of the other network in a printed table; ``--json`` and files have all."""
 
 
-class SimilarityOptions(TestSetOptions, SignatureOptions):
+class SimilarityOptions(TestSetOptions, TableOptions, SignatureOptions):
     """Arguments and options of ``similarity``."""
 
     left: str = argument()
@@ -142,6 +143,7 @@ def similarity_command(options: SimilarityOptions) -> int | None:
         write(options.png, maps.to_png())
     if options.html is not None:
         write(options.html, maps.to_html())
+    options.write_tables(compared[""])
     if options.json:
         more: dict[str, Any] = {"smaller": shown["smaller"].to_json()} if "smaller" in shown else {}
         if options.controls:

@@ -148,6 +148,22 @@ class PolicyOutcome(Shown, Tabular):
         return "\n".join(lines)
 
 
+@attrs.frozen
+class PolicyOutcomes(Tabular):
+    """Outcomes for several candidates as one table, with a row for each partner of each.
+
+    Attributes:
+        outcomes: Outcome for each candidate.
+    """
+
+    outcomes: tuple[PolicyOutcome, ...]
+
+    _columns = PolicyOutcome._columns
+
+    def _rows(self) -> list[dict[str, Any]]:
+        return [row for outcome in self.outcomes for row in outcome._rows()]
+
+
 def refusal(outcome: PolicyOutcome, remedy: str = "") -> str:
     """Return why a candidate is refused and what to do, in one paragraph.
 
