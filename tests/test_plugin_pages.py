@@ -10,7 +10,8 @@ import draw
 import pytest
 from pages import PAGES, REPOSITORY, blocks
 from PIL import Image
-from plugin_pages import KINDS, LEFT, PARTS, index, metric_command, pages, sections, settings_table, written
+from plugin_examples import metric_command
+from plugin_pages import KINDS, LEFT, PARTS, index, pages, sections, settings_table, written
 
 from compatkit.experiments.recipes.recipe import check
 from compatkit.plugins import find, names

@@ -13,6 +13,7 @@ import click
 import command_pages
 import generated
 import hook_tables
+import json_tables
 import pytest
 import recipe_tables
 import terms
@@ -26,6 +27,7 @@ from pages import REPOSITORY
 import compatkit as ck
 from compatkit import cli, errors
 from compatkit.cli import COMMANDS, DEFECT, INTERRUPTED, TERMINATED
+from compatkit.cli.documents import documents, schema
 from compatkit.data.specification import KEYS
 from compatkit.experiments.recipes import SWEEP
 from compatkit.experiments.recipes.recipe import TOP
@@ -145,6 +147,37 @@ def test_every_command_has_a_heading_its_options_and_its_examples() -> None:
     assert parameters > 100
     for parameter in command_pages.SHARED:
         assert code(parameter.opts[0]) in command_pages.shared()
+
+
+def test_every_document_has_a_heading_and_every_key_in_it_a_row() -> None:
+    parts = re.split(r"^##+ (.+)\n", json_tables.page(), flags=re.MULTILINE)[1:]
+    sections = dict(zip(parts[::2], parts[1::2], strict=True))
+    headings = {command: heading for heading in sections for command in heading.split(", ")}
+    rows = 0
+
+    def check(value: dict[str, Any], path: str, heading: str) -> None:
+        nonlocal rows
+        for option in value.get("anyOf", ()):
+            check(option, path, heading)
+        for key, step in (("items", "[]"), ("additionalProperties", ".*")):
+            if isinstance(value.get(key), dict):
+                check(value[key], path + step, heading)
+        for key, inner in value.get("properties", {}).items():
+            own = f"{path}.{key}".removeprefix("[].").removeprefix(".")
+            linked = [to for to in re.findall(r"\[(.+?)\]\(#", sections[heading]) if row(key) in sections[to]]
+            assert row(own) in sections[heading] or linked, (heading, own)
+            rows += 1
+            if row(own) in sections[heading]:
+                check(inner, own, heading)
+
+    def row(path: str) -> str:
+        return f"| {code(path)} |"
+
+    for command in documents():
+        *kinds, _ = schema(command)["anyOf"]  # the last is the error
+        for kind in kinds:
+            check(kind, "", headings[command])
+    assert rows > 500 and row("steps[].rung") in sections["bridge"]
 
 
 def test_the_exit_codes_are_those_of_the_program() -> None:

@@ -7,12 +7,15 @@ from collections.abc import Callable, Mapping
 
 import command_pages
 import hook_tables
+import json_tables
 import recipe_tables
 
 MARK = re.compile(r"^<!-- generated: (.+) -->$", re.MULTILINE)
 PARTS: Mapping[str, Callable[[], str]] = {
     "shared options": command_pages.shared,
     "commands": command_pages.page,
+    "failed document": json_tables.failed,
+    "documents": json_tables.page,
     "hooks": hook_tables.overview,
     "ready limits": hook_tables.ready_limits,
     **recipe_tables.PARTS,

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import click
 
-from compatkit.cli.options import Options, argument, command, option
+from compatkit.cli.options import Options, argument, command
 from compatkit.cli.output import emit
 from compatkit.errors import UnknownName, suggest
-from compatkit.reports.writing import write
 
 
 class SchemaOptions(Options):
     """Arguments of ``schema``."""
 
     words: tuple[str, ...] = argument("[COMMAND]...")
-    page: Path | None = option("Write a page of Markdown about all documents.", is_output=True)
 
 
 @command("schema", SchemaOptions, registry=False)
@@ -35,11 +32,6 @@ def schema_command(options: SchemaOptions) -> int | None:
     """
     from compatkit.cli.documents import documents, kinds_of, schema
 
-    if options.page is not None:
-        from compatkit.cli.documents.page import page
-
-        write(options.page, page())
-        return emit([str(options.page)]) if options.json else None
     if not options.words:
         names = sorted(documents())
         return emit(names) if options.json else click.echo("\n".join(names))

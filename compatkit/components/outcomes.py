@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from compatkit.contracts.evidence import Figure
+from compatkit.foundation.codec import key_of
 from compatkit.foundation.display import Shown, aligned
 from compatkit.registry.required_partners import PolicyRequirement
 from compatkit.reports.tabular import Tabular
@@ -39,15 +40,14 @@ class PartnerResult:
     head: str
     accuracy: Figure | None = None
     bound: Figure | None = None
-    min_accuracy: float | None = None
+    min_accuracy: float | None = attrs.field(default=None, metadata={"key": "least"})
     passed: bool = False
     reason: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON values."""
-        return {
-            "least" if name == "min_accuracy" else name: value for name, value in attrs.asdict(self).items()
-        }
+        values = attrs.asdict(self)
+        return {key_of(field): values[field.name] for field in attrs.fields(PartnerResult)}
 
     def row(self) -> tuple[str, ...]:
         """Return the cells of a table row, for the columns ``HEADINGS``."""

@@ -48,7 +48,7 @@ class ExtractorScore:
     score: str
     extractor: str
     cell: TableCell
-    other_values: Mapping[str, TableCell]
+    other_values: Mapping[str, TableCell] = attrs.field(metadata={"key": "beside"})
     direction: Direction
     seconds: float
 

@@ -34,9 +34,13 @@ class Listed:
     """A line of ``compatkit plugins``.
 
     Attributes:
+        kind: Kind of the plugin.
+        name: Name in recipes and commands.
         status: ``installed``: read from metadata, its import was not tried; ``active``: imported, can be used;
             ``failed``: cannot be used; ``blocked``: by an environment variable; ``clash``: two distributions have the
             same key.
+        distribution: Distribution that has it, if known.
+        version: Version of the distribution.
         module: Module that its entry point names.
         source: Its file, once imported.
         summary: First line of its docstring.

@@ -28,6 +28,7 @@ class Setting:
     """One keyword argument of a factory.
 
     Attributes:
+        name: Its name.
         required: Whether it lacks a default.
         default: JSON value (other values as text); None if required.
         annotation: Source text of the annotation, or empty.

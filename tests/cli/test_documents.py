@@ -1,4 +1,4 @@
-"""The documents of --json: a schema for each command, the page about them, and what types become.
+"""The documents of --json: a schema for each command, and what types become.
 
 That commands print what their schema says is checked in every test that runs one (``conftest.run``).
 """
@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from fractions import Fraction
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, NotRequired, TypedDict
+from typing import Any, Literal, NamedTuple
 
 import attrs
 import click
@@ -18,10 +19,7 @@ from documented import check_document
 from every_command import EVERY, found
 
 from compatkit.cli.documents import documents, kinds_of, schema
-from compatkit.cli.documents.page import page
-from compatkit.foundation.json_schemas import Merged, meanings, schema_of
-
-PAGE = Path(__file__).parents[2] / "docs" / "reference" / "json.md"
+from compatkit.foundation.json_schemas import Object, Sometimes, schema_of
 
 
 def objects(value: Any) -> list[dict[str, Any]]:
@@ -49,28 +47,26 @@ def test_schemas_are_valid_and_closed(command: str) -> None:
 
 
 @pytest.mark.parametrize("command", sorted(documents()))
-def test_fields_that_are_put_together_for_a_document_have_a_meaning(command: str) -> None:
+def test_documents_and_keys_that_are_put_together_for_them_have_a_meaning(command: str) -> None:
     def check(kind: Any) -> None:
-        for part in (
-            kind.classes if isinstance(kind, Merged) else kind if isinstance(kind, list | tuple) else ()
-        ):
-            check(part)
-        if isinstance(kind, type) and kind.__module__.startswith("compatkit.cli.documents"):
-            assert kind.__annotations__.keys() == meanings(kind).keys(), kind
+        if isinstance(kind, list | tuple | dict):
+            for part in kind.values() if isinstance(kind, dict) else kind:
+                check(part)
+        if isinstance(kind, Object):
+            properties = schema_of(kind)["properties"]
+            assert all(properties[key]["description"] for key in kind.keys), kind.keys
+            for part in (*kind.parts, *kind.keys.values()):
+                check(part)
 
     check(kinds_of(command))
+    for kind in kinds_of(command):
+        assert all(each["description"] for each in objects(schema_of(kind))[:1]), kind
 
 
-def test_the_page_is_made_from_the_types() -> None:
-    assert PAGE.read_text() == page(), "compatkit schema --page docs/reference/json.md"
-
-
-def test_the_command_prints_schemas_lists_commands_and_writes_the_page(run: Any, tmp_path: Path) -> None:
+def test_the_command_prints_schemas_and_lists_commands(run: Any) -> None:
     assert json.loads(run("schema", "ls").out) == schema("ls")
     assert run("schema", "remote", "list", "--json").json == schema("remote list")
     assert run("schema").out.split("\n")[:-1] == sorted(documents())
-    assert run("schema", "--page", tmp_path / "json.md").code == 0
-    assert (tmp_path / "json.md").read_text() == page()
     error = run("schema", "lss", "--json").json["error"]
     assert error["code"] == "unknown-name" and "'ls'" in error["message"]
 
@@ -87,17 +83,28 @@ def test_a_document_with_another_field_or_without_one_is_noticed() -> None:
 
 @attrs.frozen
 class Inner:
-    """An object.
+    """An object that may be None.
 
     Attributes:
         named: A field that has another key,
             on two lines.
-        left_out: A field that may be absent.
+        left_out: A field that may be absent; see ``named``.
     """
 
     named: int = attrs.field(metadata={"key": "other"})
     left_out: float = attrs.field(default=0.0, metadata={"absent_where_default": True})
     choice: Literal["a", "b"] | None = None
+
+
+@attrs.frozen
+class Extended(Inner):
+    """Another.
+
+    Attributes:
+        hidden: What JSON has no value for.
+    """
+
+    hidden: Fraction = Fraction(1)
 
 
 class Row(NamedTuple):
@@ -107,48 +114,71 @@ class Row(NamedTuple):
     pair: tuple[int, str]
 
 
-class Outer(TypedDict):
-    """A document.
-
-    Attributes:
-        rows: Rows.
-    """
-
-    rows: list[Row]
-    values: NotRequired[Mapping[str, float | None]]
-    anything: Any
-    part: Annotated[Any, Merged(Inner, without=("choice",))]
+INNER = {
+    "title": "Inner",
+    "description": "An object that may be null.",
+    "type": "object",
+    "properties": {
+        "other": {"type": "integer", "description": "A field that has another key, on two lines."},
+        "left_out": {"type": "number", "description": "A field that may be absent; see `other`."},
+        "choice": {"anyOf": [{"enum": ["a", "b"]}, {"type": "null"}]},
+    },
+    "required": ["other", "choice"],
+    "additionalProperties": False,
+}
 
 
 def test_what_types_become() -> None:
-    inner = {
-        "title": "Inner",
-        "description": "An object.",
-        "type": "object",
-        "properties": {
-            "other": {"type": "integer", "description": "A field that has another key, on two lines."},
-            "left_out": {"type": "number", "description": "A field that may be absent."},
-            "choice": {"anyOf": [{"enum": ["a", "b"]}, {"type": "null"}]},
+    assert schema_of(Inner) == INNER
+    assert schema_of(Row)["properties"] == {
+        "inner": INNER,
+        "pair": {
+            "type": "array",
+            "prefixItems": [{"type": "integer"}, {"type": "string"}],
+            "minItems": 2,
+            "maxItems": 2,
         },
-        "required": ["other", "choice"],
-        "additionalProperties": False,
     }
-    assert schema_of(Inner) == inner
-    made = schema_of(Outer)
-    assert made["required"] == ["rows", "anything", "part"]
-    assert made["properties"]["rows"]["items"]["properties"]["pair"] == {
-        "type": "array",
-        "prefixItems": [{"type": "integer"}, {"type": "string"}],
-        "minItems": 2,
-        "maxItems": 2,
-    }
-    assert made["properties"]["values"] == {
-        "type": "object",
-        "additionalProperties": {"type": ["number", "null"]},
-    }
-    assert made["properties"]["anything"] == {}
-    assert made["properties"]["part"]["properties"].keys() == {"other", "left_out"}
+    by_key = {"type": "object", "additionalProperties": {"type": ["number", "null"]}}
+    assert schema_of({str: float | None}) == by_key == schema_of(Mapping[str, float | None])
+    assert schema_of(Any) == {}
     assert schema_of((int, None)) == {"type": ["integer", "null"]}
     assert schema_of([Path]) == {"type": "array", "items": {"type": "string"}}
-    with pytest.raises(TypeError):
-        schema_of(complex)
+    for wrong in (complex, Extended, [Object(Extended)]):
+        with pytest.raises(TypeError):
+            schema_of(wrong)
+
+
+def test_what_objects_become() -> None:
+    assert schema_of(Object("Words.", Inner)) == {**INNER, "description": "Words."}
+    assert schema_of(Object(Extended, without=("hidden",)))["properties"] == INNER["properties"]
+    made = schema_of(
+        Object(
+            Object("First.", kept=(Sometimes(int), "Kept."), replaced=(Sometimes(int), "Replaced.")),
+            Extended,
+            replaced=(str, "New."),
+            hidden=[str],
+            rare=(Sometimes([Object("Last.")]), "Rare."),
+            without=("left_out",),
+            sometimes=("choice",),
+        )
+    )
+    assert made == {
+        "title": "Extended",
+        "description": "First.",
+        "type": "object",
+        "properties": {
+            "kept": {"type": "integer", "description": "Kept."},
+            "replaced": {"type": "string", "description": "New."},
+            "other": INNER["properties"]["other"],
+            "choice": INNER["properties"]["choice"],
+            "hidden": {
+                "type": "array",
+                "items": {"type": "string"},
+                "description": "What JSON has no value for.",
+            },
+            "rare": {"type": "array", "items": schema_of(Object("Last.")), "description": "Rare."},
+        },
+        "required": ["replaced", "other", "hidden"],
+        "additionalProperties": False,
+    }

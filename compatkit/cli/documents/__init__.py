@@ -4,36 +4,26 @@ from __future__ import annotations
 
 from functools import cache
 from importlib import import_module
-from typing import Any, TypedDict
+from typing import Any
 
-from compatkit.foundation.json_schemas import DIALECT, schema_of
+from compatkit.foundation.json_schemas import DIALECT, Object, schema_of
 
 ROOMS = ("registry", "sharing", "setup", "measuring", "training")
 """Modules with documents; the last three import torch."""
 
 
-class Error(TypedDict):
-    """An error.
-
-    Attributes:
-        code: Stable code: see the page of errors.
-        message: What was expected, what came, what to do; for people, and not stable.
-        report: Report that explains it, or null.
-    """
-
-    code: str
-    message: str
-    report: dict[str, Any] | None
-
-
-class Failed(TypedDict):
-    """What any command prints in place of its document if it fails.
-
-    Attributes:
-        error: The error.
-    """
-
-    error: Error
+FAILED = Object(
+    "What any command prints in place of its document if it fails.",
+    error=(
+        Object(
+            "An error.",
+            code=(str, "Stable code: see the page of errors."),
+            message=(str, "What was expected, what came, what to do; for people, and not stable."),
+            report=(dict | None, "Report that explains it, or null."),
+        ),
+        "The error.",
+    ),
+)
 
 
 @cache
@@ -60,7 +50,7 @@ def schema(command: str) -> dict[str, Any]:
     Args:
         command: Its words.
     """
-    kinds = (*kinds_of(command), Failed)
+    kinds = (*kinds_of(command), FAILED)
     return {"$schema": DIALECT, "title": f"compatkit {command} --json", **schema_of(kinds)}
 
 

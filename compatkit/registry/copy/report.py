@@ -134,14 +134,14 @@ class TransferReport(Shown):
         planned: Whether this is a dry run.
     """
 
-    created: list[Reference] = attrs.field(factory=list)
+    created: list[Reference] = attrs.field(factory=list, metadata={"key": "made"})
     existing: list[Reference] = attrs.field(factory=list)
     unnamed: list[Reference] = attrs.field(factory=list)
     refused: list[Refusal] = attrs.field(factory=list)
     withdrawn: list[Withdrawal] = attrs.field(factory=list)
     offered: list[OfferedChange] = attrs.field(factory=list)
-    diverged: list[str] = attrs.field(factory=list)
-    copied: list[CopiedBlob] = attrs.field(factory=list)
+    diverged: list[str] = attrs.field(factory=list, metadata={"key": "apart"})
+    copied: list[CopiedBlob] = attrs.field(factory=list, metadata={"key": "objects"})
     results: int = 0
     signatures: int = 0
     aliases: list[str] = attrs.field(factory=list)

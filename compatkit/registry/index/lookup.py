@@ -53,8 +53,13 @@ class ListedName:
     """A name with versions that are not withdrawn, and properties of the latest one.
 
     Attributes:
+        name: Name of the components.
         version: Latest version.
         versions: Versions that are not withdrawn, in ascending order.
+        kind: Kind of the component.
+        parameters: Number of its parameters.
+        model: Model that it is a part of.
+        cut: Module after which the model was cut.
         aliases: Version by alias.
         error: Description of the damage, in which case the properties are empty; else ``""``.
     """
@@ -86,6 +91,9 @@ class Status:
         path: Path of the file.
         bytes: Size of the file.
         changed: Time of the last change of the file (UTC, ISO 8601), None without a file.
+        names: Number of names.
+        versions: Number of versions.
+        manifests: Number of different manifests.
         damaged: Number of versions with a damaged file or manifest.
     """
 

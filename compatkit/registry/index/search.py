@@ -38,10 +38,20 @@ class SearchResult(NamedTuple):  # created three times as fast as an attrs class
     """One version of a component, with its searchable properties.
 
     Attributes:
+        name: Name of the component.
+        version: Its version.
         digest: Digest of the manifest.
+        kind: Kind of the component.
+        builder: Library that builds it.
+        model: Model that it is a part of.
+        cut: Module after which the model was cut.
+        parameters: Number of its parameters.
         bytes: Size of the payload file.
+        title: Title in the manifest.
+        license: License in the manifest.
         channels: Feature widths: of the outputs of an extractor, of the inputs of other kinds.
         classes: Number of classes, None for a component without classes.
+        tags: Tags in the manifest.
         anchors: Tensor digests that it was trained against.
         parents: Relation and manifest digest of each parent.
         withdrawn: Whether the version was withdrawn: it is then found by its digest only.
