@@ -82,9 +82,10 @@ class L2SP:
 
 
 def _parameters(state: TaskState) -> dict[str, Tensor]:
+    parts = {"extractor": state.extractor} | ({"head": state.head} if state.runs_head else {})
     return {
         f"{side}.{path}": parameter
-        for side, part in (("extractor", state.extractor), ("head", state.head))
+        for side, part in parts.items()
         for path, parameter in part.named_parameters()
     }
 

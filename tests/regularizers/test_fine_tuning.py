@@ -63,6 +63,11 @@ def test_a_new_head_behind_a_released_extractor_is_new_as_a_whole(tmp_path: Path
     assert fit.history["b/l2_sp/new"][0] == pytest.approx(expected, rel=1e-5)
 
 
+def test_a_head_that_does_not_run_does_not_count(weights: dict[str, Tensor]) -> None:
+    fit = tuned(weights, ck.use("l2_sp", beta=3.0), own_head=False)
+    assert "b/l2_sp/new" not in fit.history and fit.history["b/l2_sp/start"][0] == 0
+
+
 def test_a_strong_pull_keeps_weights_nearer(weights: dict[str, Tensor]) -> None:
     def moved(alpha: float) -> float:
         result = tuned(weights, ck.use("l2_sp", alpha=alpha), keep_class_layer=True).weights("b")

@@ -569,10 +569,12 @@ class Opens(Norm):
     @hookimpl
     def compatkit_finish(self, setup: Any) -> None:
         self.opened.append("finish")
+        if self.fault == "twice":
+            self.compatkit_teardown(setup)
 
     @hookimpl
     def compatkit_teardown(self, setup: Any) -> None:
-        self.opened.remove(self.fault or "set-up")
+        self.opened.remove(self.fault if self.fault in ("finish", "step") else "set-up")
 
 
 @pytest.mark.parametrize("factory", [Curriculum, Reacts, Opens])
@@ -592,6 +594,7 @@ def test_samplers_evaluations_and_teardowns_that_keep_their_promises(factory: Ca
         (Reacts, "misread", "failed in compatkit_after_evaluation: KeyError"),
         (Opens, "finish", "failed in compatkit_teardown"),
         (Opens, "step", "failed in compatkit_teardown"),
+        (Opens, "twice", "failed in compatkit_teardown"),
     ],
 )
 def test_a_promise_of_a_sampler_an_evaluation_or_a_teardown_that_is_broken(
