@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from compatkit.contracts.evidence import Figure
-from compatkit.foundation.codec import key_of
 from compatkit.foundation.display import Shown, aligned
+from compatkit.foundation.json_fields import key_of
 from compatkit.registry.required_partners import PolicyRequirement
 from compatkit.reports.tabular import Tabular
 

@@ -3,9 +3,6 @@
 ``dumps`` writes JSON values and attrs classes, ``loads`` reads strict JSON, ``decode`` reads attrs classes;
 ``unstructure`` and ``structure`` convert attrs classes to JSON values and back. msgspec decodes fast but accepts
 unknown and duplicate keys, so its result is encoded again; if the bytes differ, the strict reader locates the error.
-
-A field with ``metadata={"key": "licence"}`` has that key in JSON, so that documents keep their bytes where a field gets
-another name.
 """
 
 from __future__ import annotations
@@ -20,13 +17,12 @@ import typing
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from functools import cache, reduce
-from operator import attrgetter, or_
 from typing import Annotated, Any, Literal, TypeAlias, get_args, get_origin
 
 import attrs
 
 from compatkit.errors import FormatError
+from compatkit.foundation.json_fields import decoder_of, float_keys, hints_of, readable, written_fields
 
 JsonPath: TypeAlias = "str | tuple[JsonPath, str | int]"
 """A document name, or a pair (path of the parent, key or index of the child).
@@ -167,7 +163,7 @@ def decode_canonical(kind: Any, data: bytes, *, depth: int = MAX_DEPTH - 2) -> A
     with suppress(msgspec.MsgspecError, ValueError, RecursionError):
         text = data.decode()
         if _count(text) <= MAX_VALUES and unicodedata.is_normalized("NFC", text):
-            value = _decoder(kind).decode(data)
+            value = decoder_of(kind).decode(data)
             if _ENCODER.encode(value) == text:
                 _check_shape(text, "value", depth, False, lambda: msgspec.to_builtins(value))
                 return value
@@ -201,10 +197,7 @@ def structure(kind: Any, value: Any, path: str) -> Any:
 
 
 def unstructure(value: Any) -> Any:
-    """Convert to JSON values: attrs classes become objects with all fields, tuples lists, text NFC, keys sorted.
-
-    A field with ``metadata={"absent_where_default": True}`` is omitted if it has its default, so that documents
-    written before the field existed keep their bytes.
+    """Convert to JSON values: attrs classes become objects (``json_fields``), tuples lists, text NFC, keys sorted.
 
     Raises:
         FormatError: See ``dumps``.
@@ -227,7 +220,7 @@ def _plain(value: Any, path: JsonPath, depth: int, floats: bool) -> Any:
     if isinstance(value, (list, tuple)):
         return [_plain(item, (path, index), depth + 1, floats) for index, item in enumerate(value)]
     if type(value) is not dict and attrs.has(type(value)):
-        floating = _floats(type(value))
+        floating = float_keys(type(value))
         return {
             name: _plain(item, (path, name), depth + 1, name in floating)
             for name, item in _members(value).items()
@@ -253,7 +246,7 @@ def _plain(value: Any, path: JsonPath, depth: int, floats: bool) -> Any:
 
 def _members(value: Any) -> dict[str, Any]:
     """Return the values of an attrs instance to write, sorted by key."""
-    keys, values, optional = _written(type(value))
+    keys, values, optional = written_fields(type(value))
     members = dict(zip(keys, values(value), strict=False))
     for key, default in optional.items():
         if members[key] == default:
@@ -261,84 +254,9 @@ def _members(value: Any) -> dict[str, Any]:
     return members
 
 
-def key_of(field: attrs.Attribute[Any]) -> str:
-    """Return the key that a field has in documents: its ``metadata["key"]``, else its name."""
-    return field.metadata.get("key", field.name)
-
-
-@cache
-def _written(kind: Any) -> tuple[list[str], Callable[[Any], Any], dict[str, Any]]:
-    """Return the keys of all fields, a getter of their values, and the defaults of those that may be omitted."""
-    fields = sorted(attrs.fields(kind), key=key_of)
-    optional = {key_of(field): field.default for field in fields if "absent_where_default" in field.metadata}
-    # attrgetter of a single name returns no tuple, so a second name is added
-    return (
-        [key_of(field) for field in fields],
-        attrgetter(*(field.name for field in fields), "__class__"),
-        optional,
-    )
-
-
-@cache
-def _hints(kind: Any) -> dict[str, Any]:
-    """Return the annotations of all fields of an attrs class, by key."""
-    hints = typing.get_type_hints(kind, include_extras=True)
-    return {key_of(field): hints[field.name] for field in attrs.fields(kind)}
-
-
-@cache
-def _floats(kind: Any) -> frozenset[str]:
-    """Return the keys of the fields that hold floats."""
-    hints = typing.get_type_hints(kind)
-    floats = (float, tuple[float, ...])
-    return frozenset(key_of(field) for field in attrs.fields(kind) if hints[field.name] in floats)
-
-
-@cache
-def _readable(kind: Any) -> Any:
-    """Return an annotation that msgspec can decode; to msgspec, the key of a field is its name.
-
-    An attrs class with other keys, or with fields of such a class, becomes a subclass whose fields are named after the
-    keys and use the same slots. Decoded instances are then made instances of ``kind``.
-    """
-    if not attrs.has(kind):
-        origin, arguments = get_origin(kind), get_args(kind)
-        if origin is Annotated:
-            return Annotated[(_readable(arguments[0]), *arguments[1:])]
-        readable = tuple(map(_readable, arguments))
-        if readable == arguments or origin is Literal:
-            return kind
-        return reduce(or_, readable) if origin in (types.UnionType, typing.Union) else origin[readable]
-    fields = attrs.fields(kind)
-    hints = {key: _readable(hint) for key, hint in _hints(kind).items()}
-    if hints == _hints(kind) and all("key" not in field.metadata for field in fields):
-        return kind
-
-    def finish(value: Any) -> None:
-        object.__setattr__(value, "__class__", kind)
-        if hasattr(kind, "__attrs_post_init__"):
-            value.__attrs_post_init__()
-
-    members = {
-        **{key_of(field): getattr(kind, field.name) for field in fields},
-        "__slots__": (),
-        "__annotations__": hints,
-        "__attrs_attrs__": tuple(field.evolve(name=key_of(field)) for field in fields),
-        "__attrs_post_init__": finish,
-    }
-    return type(kind.__name__, (kind,), members)
-
-
 _ENCODER = json.JSONEncoder(
     sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=_members
 )
-
-
-@cache
-def _decoder(kind: Any) -> Any:
-    import msgspec
-
-    return msgspec.json.Decoder(_readable(kind))
 
 
 def _count(text: str) -> int:
@@ -405,7 +323,7 @@ _READER, _WATCHFUL = json.JSONDecoder(**_HOOKS), json.JSONDecoder(**_HOOKS, pars
 def _check_known(value: Any, known: Any, path: JsonPath) -> None:
     """Raise if a JSON list or object contains keys that ``known``, the value decoded from it, lacks."""
     if attrs.has(type(known)):
-        keys, values, _ = _written(type(known))
+        keys, values, _ = written_fields(type(known))
         known = dict(zip(keys, values(known), strict=False))
     if type(value) is dict and not value.keys() <= known.keys():
         unknown = min(value.keys() - known.keys())
@@ -423,7 +341,7 @@ def _converted(kind: Any, value: Any, path: JsonPath) -> Any:
     import msgspec
 
     try:
-        return msgspec.convert(value, _readable(kind))
+        return msgspec.convert(value, readable(kind))
     except FormatError as error:  # raised by a validator, begins with the field name
         fault = f"{path_text(path)}.{error}"
     except msgspec.ValidationError as error:
@@ -445,7 +363,7 @@ def _parts(kind: Any, value: Any, path: JsonPath) -> Iterator[tuple[Any, Any, Js
         for option in arguments:
             yield from _parts(option, value, path)
     elif isinstance(value, dict) and attrs.has(kind):
-        hints = _hints(kind)
+        hints = hints_of(kind)
         yield from ((hints[name], item, (path, name)) for name, item in value.items() if name in hints)
     elif isinstance(value, dict) and origin is Mapping:
         yield from ((arguments[1], item, (path, name)) for name, item in value.items())

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 
 import attrs
 
-from compatkit.foundation.codec import key_of
+from compatkit.foundation.json_fields import key_of
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 PLAIN = {str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null"}

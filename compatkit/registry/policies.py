@@ -14,7 +14,8 @@ import attrs
 
 from compatkit.contracts.batchnorm import DEFAULT, POLICIES, is_policy
 from compatkit.errors import FormatError, InvalidName, UsageError
-from compatkit.foundation.codec import dumps, key_of, loads
+from compatkit.foundation.codec import dumps, loads
+from compatkit.foundation.json_fields import key_of
 from compatkit.registry.names import check_name
 
 Mode = Literal[

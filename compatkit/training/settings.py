@@ -12,8 +12,9 @@ import attrs
 
 from compatkit.errors import FormatError, UsageError, type_of
 from compatkit.foundation.addresses import local
-from compatkit.foundation.codec import dumps, key_of, loads
+from compatkit.foundation.codec import dumps, loads
 from compatkit.foundation.credentials import remember
+from compatkit.foundation.json_fields import key_of
 from compatkit.foundation.limits import COUNT, FLAG, PATH, SEED, WHOLE, Number, OfType, OneOf
 from compatkit.hooks import RunInfo
 from compatkit.plugins.discovery import require

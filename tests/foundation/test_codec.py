@@ -214,7 +214,7 @@ def test_depth_and_keys_are_told_apart_from_what_stands_in_strings(inside: str):
 @pytest.mark.case("E1")
 def test_bytes_and_values_are_counted_before_they_are_made(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(codec, "MAX_VALUES", 30)
-    monkeypatch.setattr(codec, "_decoder", lambda kind: pytest.fail("parsed"))
+    monkeypatch.setattr(codec, "decoder_of", lambda kind: pytest.fail("parsed"))
     many = dumps(TREE | {"free": {"x": [0] * 40}})
     with pytest.raises(FormatError, match="tree: expected at most"):
         decode(Tree, many, what="tree", max_bytes=len(many) - 1)

@@ -12,7 +12,7 @@ import attrs
 
 from compatkit.errors import FormatError
 from compatkit.experiments.folders import parse_record
-from compatkit.foundation.codec import key_of
+from compatkit.foundation.json_fields import key_of
 from compatkit.registry.os_errors import environment
 
 FILE = "runs.jsonl"

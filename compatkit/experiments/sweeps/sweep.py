@@ -26,7 +26,8 @@ from compatkit.experiments.sweeps.launchers import run_records
 from compatkit.experiments.sweeps.records import SCHEMA, RunPlan, SweepNote
 from compatkit.experiments.sweeps.results import SweepResult, read_results
 from compatkit.foundation.addresses import local
-from compatkit.foundation.codec import digest, dumps, key_of
+from compatkit.foundation.codec import digest, dumps
+from compatkit.foundation.json_fields import key_of
 from compatkit.plugins import RunPlugins
 from compatkit.plugins.launching import Launcher
 from compatkit.registry.disk import read as read_file
