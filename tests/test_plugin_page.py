@@ -1,4 +1,4 @@
-"""The page of plugins is all that an author needs: it names everything that hooks get, and its examples work."""
+"""Pages of plugins and their reference are all that an author needs: what hooks get, and examples that work."""
 
 from __future__ import annotations
 
@@ -26,26 +26,33 @@ from compatkit.training.testing import assert_builder, assert_metric, assert_reg
 
 __all__ = ["install"]
 
-PAGE = (Path(__file__).resolve().parents[1] / "docs" / "how_to" / "plugins" / "index.md").read_text()
-GIVEN: dict[str, type] = {
-    "setup": ck.SetUp,
-    "run": ck.RunInfo,
-    "step": ck.Step,
-    "evaluation": ck.Evaluation,
-    "joint step": ck.JointStep,
-    "batch": ck.Batch,
-    "task state": ck.TaskState,
-    "auxiliary head": ck.AuxiliaryHead,
-    "averaged network": ck.AveragedNetwork,
-    "pretraining": ck.Pretraining,
-    "layer call": ck.LayerCall,
-}
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+PAGES = {page.stem: page.read_text() for page in sorted((DOCS / "how_to" / "plugins").glob("*.md"))}
+PAGE = "\n".join(PAGES.values())
+REFERENCE = (DOCS / "reference" / "api" / "plugins.md").read_text()
+GIVEN = (
+    ck.SetUp,
+    ck.RunInfo,
+    ck.Step,
+    ck.Evaluation,
+    ck.JointStep,
+    ck.Batch,
+    ck.TaskState,
+    ck.AuxiliaryHead,
+    ck.AveragedNetwork,
+    ck.Pretraining,
+    ck.LayerCall,
+)
 
 
-def documented(section: str) -> list[str]:
-    """The names in the first column of the tables between a heading and the next."""
-    text = PAGE.split(f"\n### {section}\n", 1)[1].split("\n#", 1)[0]
-    return names(text)
+def undocumented(kind: type) -> list[str]:
+    """What an object of a class offers without a docstring: attributes that its own has no entry for, methods."""
+    entries = re.findall(r"^    (\w+): ", inspect.getdoc(kind) or "", re.MULTILINE)
+    return [
+        name
+        for name in (shown.partition("(")[0] for shown in public(kind))
+        if name not in entries and not inspect.getdoc(vars(kind).get(name))
+    ]
 
 
 def names(text: str) -> list[str]:
@@ -72,9 +79,18 @@ def public(kind: type) -> list[str]:
     return sorted(shown for name, shown in offered.items() if not name.startswith("_"))
 
 
-@pytest.mark.parametrize("section", GIVEN)
-def test_everything_that_hooks_are_given_is_documented_as_it_is_called(section: str) -> None:
-    assert sorted(documented(section)) == public(GIVEN[section])
+@pytest.mark.parametrize("kind", GIVEN, ids=lambda kind: kind.__name__)
+def test_everything_that_hooks_are_given_is_in_the_reference(kind: type) -> None:
+    assert f"::: compatkit.{kind.__name__}\n" in REFERENCE
+    assert undocumented(kind) == []
+
+
+def test_what_the_reference_calls_internal_is_there() -> None:
+    (text,) = re.findall(r"Internal to the trainer: (.+?)\.\n", REFERENCE, re.DOTALL)
+    for internal, kind in re.findall(r"(.+?) of `(\w+)`(?:, |$)", " ".join(text.split())):
+        assert set(re.findall(r"`(\w+)`", internal)) <= {
+            shown.partition("(")[0] for shown in public(getattr(ck, kind))
+        }
 
 
 @pytest.mark.parametrize("name", ["SetUp", "Step", "JointStep", "TaskState", "Pretraining", "Evaluation"])
@@ -98,21 +114,11 @@ def test_something_new_would_be_missed() -> None:
 
         def flipped(self, side: int = -1, *, copy: bool) -> None: ...
 
-    assert set(public(More)) - set(public(ck.Batch)) >= {"extra", "flipped(side=-1, *, copy)"}
-
-
-def test_every_class_that_hooks_are_given_has_a_section() -> None:
-    text = PAGE.split("\n## What hooks are given\n", 1)[1].split("\n## ", 1)[0]
-    assert re.findall(r"^### (.+)$", text, re.MULTILINE) == list(GIVEN)
-    for section, kind in GIVEN.items():
-        assert f"A `ck.{kind.__name__}`" in text.split(f"### {section}\n", 1)[1].split("\n###", 1)[0].replace(
-            "An `ck.", "A `ck."
-        )
+    assert set(undocumented(More)) >= {"extra", "flipped"}
 
 
 def test_what_metrics_may_name_is_documented() -> None:
-    text = PAGE.split("\n## Write a metric\n", 1)[1].split("\n## ", 1)[0]
-    assert names(text) == [*OBSERVED, *KNOWN]
+    assert names(PAGES["metrics"]) == [*OBSERVED, *KNOWN]
 
 
 def module(name: str) -> ModuleType:
@@ -174,9 +180,14 @@ def test_the_builder_conforms() -> None:
         assert_builder(offered("networks", "builders"), model, num_classes=5)
 
 
-def test_what_a_rung_is_given_is_documented() -> None:
-    text = PAGE.split("\n## Write a rung\n", 1)[1].split("\n## ", 1)[0]
-    assert sorted(names(text)) == public(RungInputs)
+def test_what_a_rung_is_given_is_in_the_reference() -> None:
+    assert re.search(
+        r"^::: compatkit\.components\.bridges\.rungs\n.*RungInputs", REFERENCE, re.MULTILINE | re.DOTALL
+    )
+    assert undocumented(RungInputs) == []
+    assert set(re.findall(r"`inputs\.(\w+)", PAGES["rungs"])) <= {
+        shown.partition("(")[0] for shown in public(RungInputs)
+    }
 
 
 def test_the_rung_undoes_a_change_of_scale_and_takes_its_place_on_the_ladder(install: Install) -> None:
@@ -231,7 +242,9 @@ def test_errors_of_a_rung_name_its_package(install: Install, body: str) -> None:
 
 def test_classes_are_matched_as_the_page_does() -> None:
     (text,) = re.findall(
-        r"^```python\n(import torch\n\n\ndef outputs.*?)^```$", PAGE, re.MULTILINE | re.DOTALL
+        r"^```python\n(import compatkit as ck\nimport torch\n\n\ndef outputs.*?)^```$",
+        PAGE,
+        re.MULTILINE | re.DOTALL,
     )
     space: dict[str, Any] = {"ck": ck, "torch": torch}
     exec(text, space)

@@ -230,7 +230,7 @@ HEADS = {
         "# Metrics",
         "Every metric that compatkit ships, one page each: paper, equation, settings, results, cost, picture, limits. "
         "[How to measure](../reference/metrics.md) says what they have in common; "
-        "[write one](../reference/metrics.md#write-a-metric).",
+        "[write one](../how_to/plugins/metrics.md).",
     ),
 }
 

@@ -52,7 +52,7 @@ class Step:
         number: Step of this task, from 0.
         batch: Batch of the step or micro-batch.
         precision: Precision of the run.
-        features: Output of the extractor, ``(batch, ...)``.
+        features: Output of the extractor, ``(batch, ...)``; None before ``compatkit_losses`` and in captured steps.
         logits: Output of the head, ``(batch, classes)``; None for a task without labels, whose head does not run.
         piece: Number of the micro-batch in the step, from 0.
         reports: Whether it is the first step, or the last of a row of the history; False if steps are compiled or

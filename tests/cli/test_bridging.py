@@ -214,7 +214,7 @@ def test_a_doubtful_bridge_is_published_only_when_told(run: Any, monkeypatch: py
 
 
 def test_the_rung_of_the_page_runs_as_the_page_says(run: Any, work: Path) -> None:
-    page = (Path(__file__).resolve().parents[2] / "docs" / "how_to" / "plugins" / "index.md").read_text()
+    page = (Path(__file__).resolve().parents[2] / "docs" / "how_to" / "plugins" / "rungs.md").read_text()
     (text,) = re.findall(r"^```python\n(# rescaled\.py\n.*?)^```$", page, re.MULTILINE | re.DOTALL)
     (work / "rescaled.py").write_text(text)
     arguments = ("--data", "left.npz", "--rungs", "direct,rescaled", "--all", "--json")
