@@ -24,6 +24,7 @@ from compatkit.components.checkpoints.snapshot import (
 from compatkit.components.checkpoints.unwrapping import stripped
 from compatkit.components.drafts import Draft
 from compatkit.components.splitting import publish_split, split
+from compatkit.contracts.image_size import image_size
 from compatkit.contracts.manifest import About
 from compatkit.errors import UsageError
 from compatkit.registry.store import Store
@@ -95,7 +96,7 @@ def adopt(
     cut: str | None = None,
     builder: str | None = None,
     kwargs: Mapping[str, Any] | None = None,
-    size: tuple[int, int] | None = None,
+    size: int | tuple[int, int] | None = None,
     key: str | None = None,
     labels: Sequence[str] | None = None,
     data: Split | None = None,
@@ -106,6 +107,7 @@ def adopt(
     snapshot = None if isinstance(weights, Mapping) else read_snapshot(weights)
     stored = {} if snapshot is None else snapshot.metadata
     arguments = {**({} if snapshot is None else snapshot.kwargs), **(kwargs or {})}
+    size = None if size is None else image_size(size, "size")
     stated = {"model": model, "builder": builder, "size": size, "labels": labels, **(preprocessing or {})}
     stated |= {name: arguments.get(name) for name in COUNTS}
     metadata, sources = _merged(

@@ -160,7 +160,7 @@ class Publishing(Combining):
         cut: str | None = None,
         builder: str | None = None,
         kwargs: Mapping[str, Any] | None = None,
-        size: tuple[int, int] | None = None,
+        size: int | tuple[int, int] | None = None,
         key: str | None = None,
         labels: Sequence[str] | None = None,
         data: Split | None = None,
@@ -186,7 +186,7 @@ class Publishing(Combining):
                 has a model of this name.
             kwargs: Further arguments of the network; numbers of classes and image channels are inferred from the
                 weights unless given.
-            size: Height and width of the images; None for the network's own.
+            size: Height and width of the images, or one number for both; None for the network's own.
             key: Entry of the file that contains the state dict, such as ``"model_ema"``; None for the common one.
             labels: Class names in the order of the outputs.
             data: Images for feature statistics.

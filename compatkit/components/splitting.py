@@ -86,7 +86,7 @@ def split(
     cut: str,
     *,
     kwargs: Mapping[str, Any] | None = None,
-    size: tuple[int, int] | None = None,
+    size: int | tuple[int, int] | None = None,
     builder: str | None = None,
     pretrained: bool = False,
     seed: int = 0,
@@ -102,7 +102,7 @@ def split(
         model: Model name for the builder.
         cut: Path of the module after which it is cut, or ``"forward_features"``.
         kwargs: Arguments of the builder, as JSON values.
-        size: Height and width of the images; None for the model's own.
+        size: Height and width of the images, or one number for both; None for the model's own.
         builder: Builder of the model; None for the one that has a model of this name.
         pretrained: Use the library's pretrained weights instead of random ones.
         seed: Seed of the random weights.

@@ -123,8 +123,8 @@ class DataSet:
         """
         return self._map(lambda split: split.shifted(hue, brightness, blur))
 
-    def resized(self, size: tuple[int, int]) -> DataSet:
-        """Return the data set with all images resized to ``size`` (height, width)."""
+    def resized(self, size: int | tuple[int, int]) -> DataSet:
+        """Return the data set with all images resized to ``size``: (height, width), or one number for both."""
         return self._map(lambda split: split.resized(size))
 
     def converted(self, channels: Channels) -> DataSet:

@@ -21,11 +21,12 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from compatkit.contracts.contract import MAX_SIDE
 from compatkit.data.dataset import DataSet
 from compatkit.data.filenames import decode_name
 from compatkit.data.missinglabels import check_class_names
 from compatkit.data.transforms import Images
-from compatkit.data.validation import MAX_SIDE, DataWarning, warn_caller
+from compatkit.data.validation import DataWarning, warn_caller
 from compatkit.errors import DataError, EnvironmentFailure, suggest
 from compatkit.foundation.threads import each
 

@@ -11,11 +11,12 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
+from compatkit.contracts.image_size import image_size
 from compatkit.contracts.labels import common
 from compatkit.data.lazy import SAMPLE, Channels, ImageResize, LazyImages, Shrink, Step
 from compatkit.data.storage import ResidentImages
 from compatkit.data.transforms import KERNELS, CropMode, Images, Shift
-from compatkit.data.validation import check_images, check_labels, check_names, check_size
+from compatkit.data.validation import check_images, check_labels, check_names
 from compatkit.errors import DataError
 from compatkit.foundation.bars import Progress
 
@@ -171,7 +172,7 @@ class Split:
 
     def resized(
         self,
-        size: tuple[int, int],
+        size: int | tuple[int, int],
         *,
         interpolation: str = "bilinear",
         crop_pct: float = 1.0,
@@ -180,7 +181,7 @@ class Split:
         """Return the images at ``size`` (height, width), antialiased; the split itself if nothing changes.
 
         Args:
-            size: Height and width of the results.
+            size: Height and width of the results, or one number for both.
             interpolation: ``"nearest"``, ``"bilinear"``, ``"bicubic"`` or ``"lanczos"``.
             crop_pct: Images are resized to ``size / crop_pct``, and ``size`` is cropped from the center.
             crop_mode: ``"squash"`` resizes to exactly that; ``"center"`` keeps the aspect ratio and covers it.
@@ -188,7 +189,7 @@ class Split:
         Raises:
             DataError: The size or interpolation is invalid, or the share is not positive.
         """
-        wanted = check_size(size, self.name)
+        wanted = image_size(size, f"resized of {self.name}", DataError)
         if interpolation not in KERNELS or not crop_pct > 0:
             raise DataError(
                 f"{self.name}: expected an interpolation of {', '.join(KERNELS)} and a crop_pct above 0, got "

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from compatkit.contracts.contract import MAX_SIDE
 from compatkit.contracts.contract_rules import violated_name_rule
 from compatkit.contracts.labels import spelling
 from compatkit.errors import DataError
@@ -131,20 +130,3 @@ def check_names(classes: Iterable[Any], split: str) -> tuple[str, ...]:
             raise DataError(f"{split}: class names must differ; {str(name)!r} {same}.", subject=name)
         seen[key] = str(name)
     return tuple(map(str, names))
-
-
-def check_size(size: Any, split: str) -> tuple[int, int]:
-    """Return an image size as two integers.
-
-    Args:
-        size: Argument of the user, (height, width).
-        split: Name of the split, for messages.
-
-    Raises:
-        DataError: The size is not a pair of integers from 1 to ``LARGEST_SIDE``.
-    """
-    sides = tuple(size) if isinstance(size, tuple | list) else (size,)
-    integers = all(isinstance(side, int | np.integer) and not isinstance(side, bool) for side in sides)
-    if len(sides) != 2 or not integers or not all(1 <= side <= MAX_SIDE for side in sides):
-        raise DataError(f"{split}: a size is (height, width) in pixels, 1 to {MAX_SIDE} each, got {size!r}.")
-    return int(sides[0]), int(sides[1])

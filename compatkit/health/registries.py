@@ -83,6 +83,14 @@ def _contents(path: Path) -> Iterator[Observation]:
         yield Observation(
             "registry", "index", "problem", str(error), "Set COMPATKIT_CACHE to a writable folder."
         )
+    last = store.local_cache.verification()
+    yield Observation(
+        "registry",
+        "last full verification",
+        "warning" if last is not None and last.errors else "ok",
+        f"{last} (on this computer)" if last is not None else "none known on this computer",
+        "`compatkit verify` reads all bytes." if last is None or last.errors else "",
+    )
     if count > MOST:
         found = f"not done: {count:,} names"
         yield Observation("registry", "quick verification", "ok", found, "Run `compatkit verify --quick`.")
@@ -91,9 +99,7 @@ def _contents(path: Path) -> Iterator[Observation]:
     faults = [fault for fault in report.faults if fault.severity != "info"]
     if not faults:
         found = f"{report.versions:,} versions, {report.blobs:,} blobs: sound"
-        yield Observation(
-            "registry", "quick verification", "ok", found, "`compatkit verify` reads all bytes."
-        )
+        yield Observation("registry", "quick verification", "ok", found)
     for fault in faults[:SHOWN]:
         is_error = fault.severity == "error"
         found = f"{fault.code} {fault.path}: {fault.what}"

@@ -1,4 +1,4 @@
-"""A disposable cache: verified files, parts that passed their probe, sources of images, results that were read.
+"""A disposable cache: verified files and registries, parts that passed their probe, sources of images, results.
 
 It is a small SQLite file in the user's cache folder, never in the registry. If the file is damaged or missing, the work
 is done again.
@@ -27,8 +27,32 @@ _SCHEMA = """
 CREATE TABLE IF NOT EXISTS verified (digest TEXT PRIMARY KEY, device, inode, size, modified, changed) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS proved (fact TEXT PRIMARY KEY) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS images (digest TEXT PRIMARY KEY, source TEXT) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS verifications (number INTEGER PRIMARY KEY, time, errors, warnings);
 CREATE TABLE IF NOT EXISTS results (extractor, place, document, PRIMARY KEY (extractor, place)) WITHOUT ROWID
 """
+
+
+@attrs.frozen
+class Verification:
+    """The last verification of all files of a registry, every byte of them.
+
+    Attributes:
+        time: When it ended, in UTC, ISO 8601.
+        errors: Number of errors found.
+        warnings: Number of warnings found.
+    """
+
+    time: str
+    errors: int
+    warnings: int
+
+    def __str__(self) -> str:
+        found = ", ".join(
+            f"{count:,} {what}{'s' * (count != 1)}"
+            for count, what in ((self.errors, "error"), (self.warnings, "warning"))
+            if count
+        )
+        return f"{self.time}: {found or 'sound'}"
 
 
 @attrs.define(eq=False)
@@ -76,6 +100,18 @@ class LocalCache:
     def remember_proved(self, check: str) -> None:
         """Remember that a check passed."""
         self._fetch("INSERT OR IGNORE INTO proved VALUES (?)", check)
+
+    def verification(self) -> Verification | None:
+        """Return the last full verification from this cache folder; None if unknown."""
+        row = self._fetch("SELECT time, errors, warnings FROM verifications WHERE number = 1")
+        with suppress(TypeError, ValueError):
+            return Verification(str(row[0]), int(row[1]), int(row[2])) if row else None
+        return None
+
+    def remember_verification(self, verification: Verification) -> None:
+        """Remember the last full verification, in place of an earlier one."""
+        values = verification.time, str(verification.errors), str(verification.warnings)
+        self._fetch("INSERT OR REPLACE INTO verifications VALUES (1, ?, ?, ?)", *values)
 
     def source(self, digest: str) -> Mapping[str, Any] | None:
         """Return how images were loaded, as JSON values; None if unknown.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from numbers import Integral
 from os import PathLike
 from typing import Any
 
@@ -15,8 +14,8 @@ from torch import Tensor
 from compatkit.adapters.augmentation import MOVING, PRESETS, check_arguments
 from compatkit.adapters.builders import builder_for, check_model
 from compatkit.contracts.contract import HEADS, MAX_WIDTH
+from compatkit.contracts.image_size import image_size
 from compatkit.data.dataset import DataSet
-from compatkit.data.validation import MAX_SIDE
 from compatkit.errors import UsageError, suggest, type_of
 from compatkit.evaluation.component import Component
 from compatkit.foundation.arguments import checks_arguments
@@ -122,19 +121,7 @@ def _hint(name: object, known: Iterable[str]) -> str:
 
 
 def _size(value: Any) -> tuple[int, int] | None:
-    """Return height and width; one number is used for both."""
-    if value is None:
-        return None
-    sides = tuple(value) if isinstance(value, list | tuple) else (value, value)
-    if len(sides) != 2 or not all(
-        isinstance(side, Integral) and side is not True and 0 < int(side) <= MAX_SIDE for side in sides
-    ):
-        raise UsageError(
-            f"Task.size expects (height, width), at most {MAX_SIDE} pixels each, or one number; got "
-            f"{value!r:.100}.",
-            subject=value,
-        )
-    return int(sides[0]), int(sides[1])
+    return None if value is None else image_size(value, "Task.size")
 
 
 def _model(instance: object, attribute: attrs.Attribute[Any], value: Any) -> None:

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,17 @@ import attrs
 import pytest
 from handmade import Hand, part
 
+from compatkit.components.catalogue.overview import overview
+from compatkit.components.catalogue.snapshot import Readings, Snapshot
 from compatkit.health import libraries, machine, registries, storage
 from compatkit.health.doctor import HealthReport, doctor
 from compatkit.health.observation import Observation
 from compatkit.health.probe import Imported, Probe
+from compatkit.registry.local_cache import Verification
+from compatkit.registry.maintenance.check import examine
 from compatkit.registry.remotes import named
 from compatkit.registry.remotes.named import SavedRemote
+from compatkit.registry.store import Store
 
 FACTS = {"cuda": None, "hip": None, "mps": False, "devices": [], "warning": "", "threads": 2}
 
@@ -266,6 +272,33 @@ def test_a_registry_is_counted_and_its_faults_are_told(hand: Hand) -> None:
     faults = [each for each in found if each.subject == "quick verification"]
     assert any(each.damaged and each.state == "problem" and "blob" in each.found for each in faults)
     assert all(each.remedy for each in faults)
+
+
+def test_the_last_full_verification_is_told_here_and_in_the_catalogue(hand: Hand) -> None:
+    """A quick one and one of some names are not remembered, and what was remembered is replaced."""
+    store = Store.open(hand.root)
+
+    def told() -> list[str]:
+        health = dict(overview(Snapshot.of(Readings(store))).health)
+        return [
+            only(found_in(hand.root), "last full verification").found,
+            health["last verify on this computer"],
+        ]
+
+    before = told()
+    assert all(text.startswith("none known") for text in before)
+    examine(store, deep=False)
+    examine(store, patterns=["*"])
+    assert told() == before
+    earliest = datetime.now(UTC).replace(microsecond=0)
+    report = examine(store)
+    here, catalogue = told()
+    time, _, found = catalogue.partition(": ")
+    assert earliest <= datetime.fromisoformat(time) <= datetime.now(UTC)
+    assert here == f"{catalogue} (on this computer)" and f"{report.count('error'):,} error" in found
+    assert only(found_in(hand.root), "last full verification").state == "warning"
+    store.local_cache.remember_verification(Verification("2026-01-02T03:04:05+00:00", 0, 0))
+    assert told()[1] == "2026-01-02T03:04:05+00:00: sound"
 
 
 def test_an_empty_registry_is_sound(tmp_path: Path) -> None:

@@ -102,7 +102,7 @@ def test_the_recombination_of_adopted_parts_is_the_network(
     head = registry.store.manifest(parts["head"])
     assert head.parents[0].component == registry.store.resolve(parts["extractor"]).digest
     if suffix == ".safetensors":
-        again = registry.adopt(file, "zoo/net", size=(32, 32), **names)
+        again = registry.adopt(file, "zoo/net", size=32, **names)
         assert again == parts, "the same file again is the same part"
 
 
@@ -122,6 +122,27 @@ def adopted(registry: ck.Registry, folder: Path, state: State, **more: Any) -> d
     file = folder / "net.safetensors"
     save_file(state, file)
     return registry.adopt(file, "zoo/small", **{**SMALL, **more})
+
+
+@pytest.mark.parametrize("size", [0, (16,), (16.0, 16), True, "16", 9999], ids=repr)
+def test_a_size_that_is_none_is_refused(
+    registry: ck.Registry, tmp_path: Path, state: State, size: Any
+) -> None:
+    """Wherever a size is an argument; one number stands for both sides."""
+    for refused in (
+        lambda: adopted(registry, tmp_path, state, size=size),
+        lambda: ck.split("resnet8_cifar", "layer2", size=size),
+        lambda: ck.cuts("resnet8_cifar", size=size),
+    ):
+        with pytest.raises(UsageError) as error:
+            refused()
+        assert error.value.subject == size and error.value.code == "usage"
+
+
+def test_one_number_is_the_size_of_a_square(registry: ck.Registry, tmp_path: Path, state: State) -> None:
+    parts = adopted(registry, tmp_path, state, size=16)
+    assert registry.store.manifest(parts["extractor"]).contract.data.size == (16, 16)
+    assert ck.cuts("resnet8_cifar", size=16) == ck.cuts("resnet8_cifar", size=(16, 16))
 
 
 def test_prefixes_are_taken_off_and_told(registry: ck.Registry, tmp_path: Path, state: State) -> None:

@@ -130,12 +130,13 @@ def test_the_same_size_is_the_same_split():
     assert split.resized((4, 6)) is split
     larger = split.resized((8, 12))
     assert (larger.size, larger.name, larger.images.dtype) == ((8, 12), "s/train", np.uint8)
+    assert split.resized(8).size == split.resized(np.int64(8)).size == (8, 8)
 
 
-@pytest.mark.parametrize("size", [8, (8,), (8, 8, 8), (0, 8), (8.0, 8), (True, 8), (9999, 8), "88"])
+@pytest.mark.parametrize("size", [0, (8,), (8, 8, 8), (0, 8), (8.0, 8), (True, 8), (9999, 8), "88"])
 def test_a_size_that_is_none_is_refused(size):
     split = Split(noise(4, 6), np.array([0, 0, 0]), ("a",), "s/train")
-    with pytest.raises(DataError, match=r"s/train: a size is \(height, width\)"):
+    with pytest.raises(DataError, match=r"resized of s/train expects \(height, width\)"):
         split.resized(size)
 
 

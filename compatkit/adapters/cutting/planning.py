@@ -19,6 +19,7 @@ from compatkit.adapters.cutting.signals import signal
 from compatkit.adapters.initialization import seeded, without_draws
 from compatkit.adapters.modelconfig import InputSpec, class_layer, config_of, input_of
 from compatkit.contracts.contract import Blueprint
+from compatkit.contracts.image_size import image_size
 from compatkit.errors import CutError, type_of
 from compatkit.foundation.arguments import checks_arguments
 from compatkit.foundation.display import aligned
@@ -48,7 +49,7 @@ def plan(
     cut: str,
     *,
     kwargs: Mapping[str, Any] | None = None,
-    size: tuple[int, int] | None = None,
+    size: int | tuple[int, int] | None = None,
     builder: str | None = None,
 ) -> CutPlan:
     """Try a cut and return the blueprints of both parts.
@@ -57,8 +58,8 @@ def plan(
         model: Model name of the builder.
         cut: Module path such as ``"layer2"`` or ``"blocks.4"``, or ``"forward_features"``.
         kwargs: JSON values for the builder.
-        size: Height and width of the images in pixels; default: the model's own. A model of fixed size is built for
-            this size (``img_size``).
+        size: Height and width of the images in pixels, or one number for both; default: the model's own. A model of
+            fixed size is built for this size (``img_size``).
         builder: Name of the builder; None for the one that has a model of this name.
 
     Raises:
@@ -78,7 +79,7 @@ def plan(
 
 
 def _attempt(
-    builder: str | None, model: str, kwargs: Mapping[str, Any] | None, size: tuple[int, int] | None
+    builder: str | None, model: str, kwargs: Mapping[str, Any] | None, size: int | tuple[int, int] | None
 ) -> tuple[nn.Module, InputSpec, Blueprint]:
     """Return a network, the images that it takes, and the blueprint of its extractor without a cut."""
     builder = builder_for(model, builder)
@@ -109,7 +110,7 @@ def cuts(
     model: str,
     kwargs: Mapping[str, Any] | None = None,
     *,
-    size: tuple[int, int] | None = None,
+    size: int | tuple[int, int] | None = None,
     builder: str | None = None,
     progress: Callable[[int, int, str], None] | None = None,
 ) -> Cuts:
@@ -120,7 +121,7 @@ def cuts(
     Args:
         model: Model name of the builder.
         kwargs: JSON values for the builder.
-        size: Height and width of the images in pixels; default: the model's own.
+        size: Height and width of the images in pixels, or one number for both; default: the model's own.
         builder: Name of the builder; None for the one that has a model of this name.
         progress: Callback with the number of the cut, their total and the cut's name.
 
@@ -162,7 +163,7 @@ def parts_of(whole: nn.Module, blueprint: Blueprint) -> tuple[nn.Module, nn.Modu
 
 
 def build_uninitialized(
-    builder: str, model: str, kwargs: Mapping[str, Any], size: tuple[int, int] | None
+    builder: str, model: str, kwargs: Mapping[str, Any], size: int | tuple[int, int] | None
 ) -> tuple[nn.Module, dict[str, Any], InputSpec]:
     """Return a network without initial weights, its keyword arguments, and the images that it takes.
 
@@ -170,13 +171,14 @@ def build_uninitialized(
         builder: Name of the builder.
         model: Model name of the builder.
         kwargs: JSON values for the builder.
-        size: Height and width of the images in pixels; None for the network's own.
+        size: Height and width of the images in pixels, or one number for both; None for the network's own.
 
     Raises:
         UnknownName: No such builder or model.
         UsageError: The arguments do not fit the model.
     """
     arguments = json_kwargs(model, kwargs)
+    size = None if size is None else image_size(size, "size")
     with seeded(0), without_draws():
         whole = create(builder, model, arguments)
         if size is not None and config_of(whole).get("fixed_input_size") and "img_size" not in arguments:

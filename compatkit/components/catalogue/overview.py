@@ -170,7 +170,7 @@ def _trusted() -> Trusted:
 
 
 def _health(snapshot: Snapshot) -> Rows:
-    """Return what is known of the files without reading them: nothing records when they were verified."""
+    """Return what is known of the files without reading them."""
     store = snapshot.store
     rows: Rows = []
     try:
@@ -184,7 +184,10 @@ def _health(snapshot: Snapshot) -> Rows:
         rows.append(("problem", error_line(store, error)))
     if snapshot.results.damaged:
         rows.append(("kept results that cannot be read", f"{snapshot.results.damaged:,}"))
-    rows.append(("last verify", "not recorded; compatkit verify reads every file"))
+    last = store.local_cache.verification()
+    rows.append(
+        ("last verify on this computer", str(last or "none known; compatkit verify reads every file"))
+    )
     return rows
 
 

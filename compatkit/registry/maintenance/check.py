@@ -27,6 +27,8 @@ from compatkit.foundation.display import Shown
 from compatkit.registry import Progress
 from compatkit.registry.layout import LAYOUT, MARKER, Layout, LayoutTooNew, inspect
 from compatkit.registry.layout_scan import ASIDE
+from compatkit.registry.local_cache import Verification
+from compatkit.registry.log import now
 from compatkit.registry.maintenance.blobs import BlobChecks
 from compatkit.registry.maintenance.faults import CODES, Fault, Findings, os_message
 from compatkit.registry.maintenance.loads import LoadCheck, check_loads
@@ -130,7 +132,7 @@ def examine(
     loads: LoadCheck | None = None,
     progress: Progress | None = None,
 ) -> VerificationReport:
-    """Verify a registry's files; change nothing.
+    """Verify a registry's files; change nothing. The cache remembers when all contents of all files were compared.
 
     Other processes may publish and collect garbage at the same time; files that they add or move are not faults.
 
@@ -196,6 +198,10 @@ def examine(
     if not report.sound and store.index.path.exists():
         with suppress(IntegrityError, EnvironmentFailure):
             store.index.rebuild()  # it may contain damaged data
+    if deep and not scope.patterns:
+        store.local_cache.remember_verification(
+            Verification(now(), report.count("error"), report.count("warning"))
+        )
     return report
 
 
