@@ -90,7 +90,8 @@ def public() -> dict[str, Any]:
     modules = [*public_modules(), "compatkit.data", "compatkit.registry.signing.public"]
     for name in modules:
         module = importlib.import_module(name)
-        own = [key for key, value in vars(module).items() if getattr(value, "__module__", "") == name]
+        homes = {name, *(f"{name}.{part}" for part in ("markers", "registration", "training"))}
+        own = [key for key, value in vars(module).items() if getattr(value, "__module__", "") in homes]
         for key in getattr(module, "__all__", own):
             if not key.startswith("_") and not str(getattr(module, key)).startswith("~"):  # type variables
                 values[f"{name}.{key}"] = getattr(module, key)

@@ -27,7 +27,7 @@ def overview() -> str:
     """Return a table of all hooks."""
     rows = [
         (
-            f"[{code(f'{name}({arguments})')}][{layer.__module__}.{layer.__name__}.{name}]",
+            f"[{code(f'{name}({arguments})')}][compatkit.hooks.{layer.__name__}.{name}]",
             escaped(does),
             called(name),
         )
