@@ -11,6 +11,8 @@ import attrs
 
 from compatkit.contracts.evidence import PERFECT_LOSS, Cell, Figure, Part
 from compatkit.foundation.display import visible
+from compatkit.reports.metric_changes import MetricChange, metric_changes
+from compatkit.reports.metric_changes import conclusion as metric_conclusion
 from compatkit.reports.wording import figure_text, pair_count, setting_name, share, signed
 
 Change = Literal["better", "worse", "same", "unclear", "other-images", "added", "removed", "unmeasured"]
@@ -57,6 +59,7 @@ class PairChange:
         difference: Accuracy after minus before; None unless both are of the same images.
         interval: Its 95 % interval; see ``difference_interval``.
         conditions: Settings that differ: name, before, after.
+        metrics: Change of each figure of metric plugins.
     """
 
     extractor: str
@@ -67,6 +70,7 @@ class PairChange:
     difference: float | None = None
     interval: tuple[float, float] | None = None
     conditions: tuple[tuple[str, Any, Any], ...] = ()
+    metrics: tuple[MetricChange, ...] = ()
 
     @property
     def own(self) -> bool:
@@ -84,6 +88,11 @@ class PairChange:
             before: Earlier cell, or None.
             after: Later cell, or None.
         """
+        pair = cls._of_accuracy(extractor, head, before, after)
+        return attrs.evolve(pair, metrics=metric_changes(before, after))
+
+    @classmethod
+    def _of_accuracy(cls, extractor: str, head: str, before: Cell | None, after: Cell | None) -> PairChange:
         old, new = measured(before), measured(after)
         if before is None or after is None or old is None or new is None:
             change: Change = "removed" if old else "added" if new else "unmeasured"
@@ -140,6 +149,10 @@ class ComparedPairs:
 
     def conclusion(self) -> str:
         """Return what changed in a few plain sentences, with the uncertainty."""
+        metrics = metric_conclusion(change for pair in self.pairs for change in pair.metrics)
+        return f"{self._accuracy_conclusion()} {metrics}".rstrip()
+
+    def _accuracy_conclusion(self) -> str:
         counts, compared = self.counts(), [pair for pair in self.pairs if pair.difference is not None]
         others = [
             f"{pair_count(counts[change])} {words}"
@@ -197,4 +210,4 @@ def accuracy_rows(pair: PairChange) -> list[tuple[str, str]]:
     if pair.difference is not None and pair.interval is not None:
         low, high = map(signed, pair.interval)
         rows.append(("Difference", f"{signed(pair.difference)}, 95 % interval {low} to {high}"))
-    return rows
+    return rows + [(visible(change.name), change.text()) for change in pair.metrics]

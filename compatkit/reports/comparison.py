@@ -47,7 +47,10 @@ class Comparison(Shown, ComparedPairs, Tabular):
         return ("extractor", "head", "difference")
 
     def _rows(self) -> list[dict[str, Any]]:
-        return [_row(pair) for pair in self.pairs]
+        return [
+            {**_row(pair), **{name: value for change in pair.metrics for name, value in change.row().items()}}
+            for pair in self.pairs
+        ]
 
     def to_html(self, path: str | os.PathLike[str]) -> Path:
         """Write one self-contained HTML page and return its path.
@@ -78,7 +81,11 @@ class Comparison(Shown, ComparedPairs, Tabular):
             "counts": self.counts(),
             "versions": dict(self.versions),
             "pairs": [
-                {**_row(pair), "conditions": {name: [old, new] for name, old, new in pair.conditions}}
+                {
+                    **_row(pair),
+                    "conditions": {name: [old, new] for name, old, new in pair.conditions},
+                    "metrics": [attrs.asdict(change) for change in pair.metrics],
+                }
                 for pair in self.pairs
             ],
         }

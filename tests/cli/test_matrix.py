@@ -286,15 +286,19 @@ def test_the_random_state_is_left_as_it_was(run: Any) -> None:
 def test_a_matrix_is_compared_with_an_earlier_one(run: Any, parts: Path, tmp_path: Path) -> None:
     names = "digits/*.extractor", "digits/*.head"
     earlier = tmp_path / "before.json"
-    earlier.write_text(run("matrix", *names, "--batch-size", 48, "--json").out)
+    metric = "--metric", "accuracy", "--set", "accuracy.top=2"
+    earlier.write_text(run("matrix", *names, *metric, "--batch-size", 48, "--json").out)
     files = {name: tmp_path / f"c.{name}" for name in ("html", "csv")}
     outputs = (word for name, path in files.items() for word in (f"--{name}", path))
-    later = run("matrix", *names, "--batch-size", 24, "--against", earlier, *outputs, "--json").json
+    words = *names, *metric, "--batch-size", 24, "--against", earlier
+    later = run("matrix", *words, *outputs, "--json").json
+    (change,) = later["pairs"][0]["metrics"]
+    assert change["name"] == "accuracy@2" and change["difference"] == change["after"] - change["before"]
     assert later["kind"] == "matrix-comparison" and len(later["pairs"]) == 4
     assert {tuple(pair["conditions"]["batch_size"]) for pair in later["pairs"]} == {(48, 24)}
     before, after = (
         ck.Matrix.from_json(earlier.read_text()),
-        ck.Registry.open(parts).matrix(*names, batch_size=24),
+        ck.Registry.open(parts).matrix(*names, batch_size=24, metrics={"accuracy": {"top": 2}}),
     )
     compared = after.compare(before)
     assert later["counts"] == compared.counts() and compared.to_csv() == files["csv"].read_text()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import signal
@@ -130,6 +131,33 @@ def test_a_study_leaves_results_table_and_figures(run: Run, toy: Any, tmp_path: 
     assert all(
         (tmp_path / "out" / f"{name}.png").read_bytes()[:4] == b"\x89PNG" for name in ("figure", "extra")
     )
+
+
+def test_results_are_tables_for_other_programs(run: Run, toy: Any, tmp_path: Path) -> None:
+    """One figure a row with all digits, from the run and from its folder; a number has no results."""
+    files = {name: tmp_path / f"run.{name}" for name in ("csv", "latex")}
+    words = [word for name, path in files.items() for word in (f"--{name}", path)]
+    assert run("study", "run", "9.1", "--seeds", "2", "--arms", "rr", "--out", "out", *words).code == 0
+    with open(files["csv"], newline="") as file:
+        read = list(csv.DictReader(file))
+    assert [(row["arm"], row["seed"], row["metric"], row["value"]) for row in read] == [
+        ("rr", "0", "energy", "0.5"),
+        ("rr", "1", "energy", "0.625"),
+    ]
+    assert r"\toprule" in files["latex"].read_text() and "0.562" in files["latex"].read_text()
+    again = tmp_path / "again.csv"
+    assert run("study", "show", "out", "--csv", again).code == 0
+    assert again.read_text() == files["csv"].read_text() and toy() == ["rr 0", "rr 1"]
+    refused = run("study", "show", "9.1", "--csv", again)
+    assert refused.code == 2 and "need the folder of results" in refused.err
+
+
+def test_a_study_is_shown_and_one_that_takes_no_arms_says_so(run: Run, toy: Any) -> None:
+    shown = run("study", "show", "9.1")
+    assert shown.code == 0 and "std, rr" in shown.out and "own arms" not in shown.out
+    assert run("study", "show", "9.1", "--json").json["extends"] is None
+    refused = run("study", "run", "9.1", "--arms", "std,mine=dcc", "--out", "out")
+    assert refused.code == 2 and "mine" in refused.err and toy() == []
 
 
 def test_at_the_papers_size_nothing_differs(run: Run, toy: Any, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import attrs
 import pytest
 
 from compatkit.contracts.evidence import Cell, figure, wilson
+from compatkit.contracts.metric_figures import MetricFigure
 from compatkit.reports.changes import ComparedPairs, PairChange, difference_interval
 from compatkit.reports.comparison import Comparison
 from compatkit.reports.comparison_page import render
@@ -181,3 +182,70 @@ def test_an_empty_comparison_says_so() -> None:
     empty = Matrix((), (), ())
     assert empty.compare(empty).conclusion() == "No pair was measured on the same images in both matrices."
     assert "This matrix has no extractors." in render(empty.compare(empty))
+
+
+def leep(value: float | None, **changes: object) -> MetricFigure:
+    figure = MetricFigure("leep", "leep", value, unit="nats", direction="higher", count=100, plugin="p 1")
+    return attrs.evolve(figure, **changes)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "difference", "reason"),
+    [
+        (leep(-1.5), leep(-1.25), 0.25, ""),
+        (leep(-1.5, status="approximate", reason="few"), leep(-2.0), -0.5, ""),
+        (leep(-1.5), leep(-1.0, plugin="p 2"), None, "measured with another plugin"),
+        (leep(-1.5), leep(-1.0, count=50, unit="bits"), None, "measured with another unit and count"),
+        (leep(-1.5, status="stale", reason="x"), leep(-1.0), None, "measured in only the later matrix"),
+        (leep(-1.5), leep(None, status="failed", reason="x"), None, "measured in only the earlier matrix"),
+        (leep(-1.5), None, None, "measured in only the earlier matrix"),
+        (None, leep(None, status="missing", reason="x"), None, "measured in neither matrix"),
+    ],
+    ids="abcdefgh",
+)
+def test_figures_of_metrics_are_compared_if_they_are_of_one_kind(
+    before: MetricFigure | None, after: MetricFigure | None, difference: float | None, reason: str
+) -> None:
+    cells = [cell(50, metrics=() if one is None else (one,)) for one in (before, after)]
+    pair = PairChange.of("a", "b", *cells)
+    (change,) = pair.metrics
+    assert (change.difference, change.reason) == (difference, reason)
+    assert pair.change == "unclear" and pair.difference == 0  # of the accuracy alone
+
+
+def test_metrics_on_other_images_are_not_compared_and_a_pair_without_accuracy_is() -> None:
+    before, after = (
+        cell(50, metrics=(leep(value),), settings={"data_digest": digest})
+        for value, digest in ((1, "a"), (2, "b"))
+    )
+    (change,) = PairChange.of("a", "b", before, after).metrics
+    assert (change.before, change.after, change.difference) == (1, 2, None) and "images" in change.reason
+    bare = [attrs.evolve(item, restricted=None, settings={}) for item in (before, after)]
+    pair = PairChange.of("a", "b", *bare)
+    assert pair.metrics[0].difference == 1 and pair.difference is None
+
+
+def test_metrics_are_in_every_output_without_a_verdict(visit: Visit, tmp_path: Path) -> None:
+    matrix = examples.digits()
+
+    def with_figures(shift: float) -> Matrix:
+        cells = [
+            attrs.evolve(item, metrics=(leep(-1.0 + shift * place),))
+            for place, item in enumerate(matrix.cells)
+        ]
+        return Matrix(matrix.extractors, matrix.heads, cells, matrix.settings)
+
+    compared = with_figures(0.25).compare(with_figures(0.0))
+    differences = [0.0, 0.25, 0.5, 0.75]
+    entries = json.loads(compared.to_json())["pairs"]
+    rows = list(csv.DictReader(io.StringIO(compared.to_csv())))
+    assert sorted(entry["metrics"][0]["difference"] for entry in entries) == differences
+    assert sorted(float(row["metric_leep_difference"]) for row in rows) == differences
+    assert {row["metric_leep_before"] for row in rows} == {"-1.0"}
+    text = compared.conclusion()
+    assert "leep changed by +0.375 (median of 4 pairs; +0 to +0.75)" in text
+    assert compared.counts() == matrix.compare(matrix).counts()
+    visit.page.goto(compared.to_html(tmp_path / "comparison.html").as_uri())
+    visit.page.locator("td a").nth(1).click()
+    assert "difference +0.25, higher is better" in visit.page.locator("dialog[open]").inner_text()
+    visit.assert_quiet()

@@ -19,6 +19,16 @@ CHECK = Object(Report, word=(Word, "Summary in one word."))
 """What ``Report.to_json`` writes."""
 PAIR = Object("An extractor with a head.", extractor=(str, "Its reference."), head=(str, "Its reference."))
 MATRIX = Object(Document, cells=[Object(Cell, sometimes=OPTIONAL_FIELDS)])
+METRIC_CHANGE = Object(
+    "A figure of a metric of a pair in two matrices.",
+    name=(str, "Name of the figure."),
+    before=(float | None, "Value in the earlier matrix, or null."),
+    after=(float | None, "Value in the later matrix, or null."),
+    difference=(float | None, "After minus before; null where they cannot be compared. It has no interval."),
+    reason=(str, "Why they cannot be compared, else empty."),
+    unit=(str, "`1`, `nats`, ..."),
+    direction=(str, "Which values are better: `higher`, `lower` or `none`."),
+)
 COMPARED_PAIR = Object(
     "A pair in two matrices.",
     extractor=(str, "Reference of the extractor."),
@@ -33,6 +43,7 @@ COMPARED_PAIR = Object(
     count_before=(int | None, "Images of the earlier figure, or null."),
     count_after=(int | None, "Images of the later figure, or null."),
     conditions=({str: [Any]}, "Settings that differ: before and after, by name."),
+    metrics=([METRIC_CHANGE], "Figures of metrics; empty without any."),
 )
 SHARE = Object(
     "A share of images with its interval.",
