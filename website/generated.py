@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 
 import command_pages
+import fault_tables
 import hook_tables
 import json_tables
 import recipe_tables
@@ -16,6 +17,7 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "commands": command_pages.page,
     "failed document": json_tables.failed,
     "documents": json_tables.page,
+    "faults": fault_tables.faults,
     "hooks": hook_tables.overview,
     "ready limits": hook_tables.ready_limits,
     **recipe_tables.PARTS,
