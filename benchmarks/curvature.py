@@ -47,13 +47,14 @@ def trained(options: argparse.Namespace) -> tuple[nn.Module, SampledExamples]:
     return nn.Sequential(state.extractor, state.head).eval(), examples
 
 
-def power(surface: LossSurface, tolerance: float) -> tuple[list[float], int, int, float]:
+def power(surface: LossSurface, tolerance: float, count: int = COUNT) -> tuple[list[float], int, int, float]:
     """Return eigenvalues, products, products by PyHessian's own rule, and the largest residual over the first value."""
     vectors: list[Tensor] = []
     values, spent, pyhessian, worst = list[float](), 0, 0, 0.0
     generator = torch.Generator().manual_seed(0)
-    for _ in range(COUNT):
-        product, value, stopped = torch.randn(surface.size, generator=generator), 0.0, 0
+    for _ in range(count):
+        start = torch.randn(surface.size, generator=generator).to(surface.images.device)
+        product, value, stopped = start, 0.0, 0
         for step in range(1, MOST + 1):
             for previous in vectors:
                 product = product - torch.dot(previous, product) * previous
@@ -72,7 +73,7 @@ def power(surface: LossSurface, tolerance: float) -> tuple[list[float], int, int
     return values, spent, pyhessian, worst
 
 
-def lanczos(surface: LossSurface, tolerance: float) -> tuple[list[float], int, float]:
+def lanczos(surface: LossSurface, tolerance: float, count: int = COUNT) -> tuple[list[float], int, float]:
     """Return eigenvalues, products, and the largest residual over the first value."""
     spent = 0
 
@@ -82,18 +83,18 @@ def lanczos(surface: LossSurface, tolerance: float) -> tuple[list[float], int, f
         return surface.products(vectors)
 
     def largest(values: Tensor) -> Tensor:
-        return values.abs().argsort(descending=True)[:COUNT]
+        return values.abs().argsort(descending=True)[:count]
 
     ritz = block_lanczos(
         product,
         surface.size,
         largest,
         block=4,
-        min_size=COUNT,
+        min_size=count,
         max_size=400,
         tolerance=tolerance,
         draw=torch.Generator().manual_seed(0),
-        like=torch.zeros(1),
+        like=torch.zeros(1, device=surface.images.device),
     )
     chosen = largest(ritz.values)
     worst = float(residuals(product, ritz, chosen, 4).max() / ritz.values.abs().max())

@@ -95,7 +95,9 @@ def create_model(model: str, **kwargs: Any) -> nn.Module:
     return (build_own if model in NETWORKS else timm.create_model)(model, **kwargs)
 
 
-def build(path: Path, model: str, kwargs: Mapping[str, Any], *, initialized: bool = False) -> nn.Module:
+def build(
+    path: Path, model: str, kwargs: Mapping[str, Any], *, initialized: bool = False, device: str = "cpu"
+) -> nn.Module:
     """Build a network on the meta device and assign memory-mapped weights.
 
     Args:
@@ -104,13 +106,14 @@ def build(path: Path, model: str, kwargs: Mapping[str, Any], *, initialized: boo
         kwargs: Keyword arguments of the model.
         initialized: Whether the functions of ``torch.nn.init`` run, which compute nothing on the meta device but take
             several times as long as everything else.
+        device: Device that the weights are read to.
 
     Returns:
         Network in eval mode.
     """
     with torch.device("meta"), nullcontext() if initialized else _without_initialization():
         module = create_model(model, **kwargs)
-    module.load_state_dict(load_file(path), assign=True)
+    module.load_state_dict(load_file(path, device=device), assign=True)
     return module.eval()
 
 

@@ -15,7 +15,6 @@ Layers are random float32 features with shared directions.
 from __future__ import annotations
 
 import argparse
-import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -57,7 +56,7 @@ def ours(left: dict[str, Tensor], right: dict[str, Tensor]) -> np.ndarray:
 def hsic(k: Tensor, m: Tensor) -> float:
     """Return HSIC as torch_cka computes it."""
     n = k.shape[0]
-    ones = torch.ones(n, 1)
+    ones = torch.ones(n, 1, device=k.device)
     result = torch.trace(k @ m)
     result += ((ones.t() @ k @ ones @ ones.t() @ m @ ones) / ((n - 1) * (n - 2))).item()
     result -= ((ones.t() @ k @ m @ ones) * 2 / (n - 2)).item()
@@ -80,9 +79,9 @@ def torch_cka(left: dict[str, Tensor], right: dict[str, Tensor]) -> np.ndarray:
 
 
 def grams_once(left: dict[str, Tensor], right: dict[str, Tensor]) -> np.ndarray:
-    """Return unbiased CKA of all pairs by a loop over precomputed Gram matrices."""
+    """Return unbiased CKA of all pairs by a loop over precomputed Gram matrices; nothing is read before the end."""
 
-    def gram_products_of(side: dict[str, Tensor]) -> list[tuple[Tensor, Tensor, float]]:
+    def gram_products_of(side: dict[str, Tensor]) -> list[tuple[Tensor, Tensor, Tensor]]:
         grams = []
         for x in side.values():
             x = x - x.mean(0)
@@ -91,15 +90,14 @@ def grams_once(left: dict[str, Tensor], right: dict[str, Tensor]) -> np.ndarray:
             grams.append((k, k.sum(0), product(k, k, k.sum(0), k.sum(0))))
         return grams
 
-    def product(k: Tensor, m: Tensor, a: Tensor, b: Tensor) -> float:
+    def product(k: Tensor, m: Tensor, a: Tensor, b: Tensor) -> Tensor:
         n = len(k)
-        ends = float(a.sum()) * float(b.sum()) / ((n - 1) * (n - 2))
-        return float(torch.dot(k.flatten(), m.flatten())) + ends - 2 / (n - 2) * float(a @ b)
+        ends = a.sum() * b.sum() / ((n - 1) * (n - 2))
+        return torch.dot(k.flatten(), m.flatten()) + ends - 2 / (n - 2) * (a @ b)
 
     rows, columns = gram_products_of(left), gram_products_of(right)
-    return np.array(
-        [[product(k, m, a, b) / math.sqrt(own * other) for m, b, other in columns] for k, a, own in rows]
-    )
+    table = [product(k, m, a, b) / (own * other).sqrt() for k, a, own in rows for m, b, other in columns]
+    return torch.stack(table).view(len(rows), len(columns)).cpu().numpy()
 
 
 def feature_space(left: dict[str, Tensor], right: dict[str, Tensor]) -> np.ndarray:

@@ -23,7 +23,8 @@ def test_the_source_of_a_row_is_a_function_of_its_script(row) -> None:
     script, function = row.source.split(":")
     tree = ast.parse((BENCHMARKS / f"{script}.py").read_text(encoding="utf-8"))
     (found,) = (node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == function)
-    assert [argument.arg for argument in found.args.args] == ["rounds"]
+    taken = [argument.arg for argument in (*found.args.args, *found.args.kwonlyargs)]
+    assert taken == ["rounds", *(["size"] if row.needs else []), *row.arguments]
 
 
 def test_keys_are_different() -> None:
