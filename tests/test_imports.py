@@ -73,6 +73,27 @@ LIGHT = (
     "compatkit.reports.contracts",
 )
 HEAVY = ("torch", "timm", "numpy", "safetensors.torch", "sklearn", "matplotlib.pyplot")
+RARE = (
+    *(
+        "timm",
+        "torchvision",
+        "torch._dynamo",
+        "torch._inductor",
+        "torch.utils.flop_counter",
+        "sklearn",
+        "scipy.optimize",
+    ),
+    *(
+        "scipy.linalg",
+        "matplotlib",
+        "pandas",
+        "xarray",
+        "requests",
+        "fsspec",
+        "compatkit_plugins",
+        "compatkit_studies",
+    ),
+)
 EVERYTHING = "every room above"
 
 
@@ -447,6 +468,20 @@ def test_what_every_command_needs_is_light() -> None:
     for line in python(script).splitlines():
         name, loaded = json.loads(line)
         assert not loaded, f"importing {name} loads {', '.join(loaded)}"
+
+
+def test_public_names_import_no_library_that_few_need() -> None:
+    """What trains, loads and measures costs what torch costs, until a network or a metric needs more."""
+    names = [name for name in compatkit.__all__ if name not in ("testing", "studies")]
+    script = (
+        "import json, sys, compatkit\n"
+        f"for name in {names!r}:\n"
+        "    getattr(compatkit, name)\n"
+        f"    print(json.dumps([name, [one for one in {RARE!r} if one in sys.modules]]))"
+    )
+    for line in python(script).splitlines():
+        name, loaded = json.loads(line)
+        assert not loaded, f"compatkit.{name} imports {', '.join(loaded)}"
 
 
 def test_the_library_works_without_any_plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

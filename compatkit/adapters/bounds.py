@@ -21,7 +21,6 @@ from torch.nn.modules.module import register_module_module_registration_hook
 from torch.nn.parameter import Parameter
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
-from torch.utils.flop_counter import flop_registry
 
 from compatkit.adapters.initialization import NoDraws, without_draws
 from compatkit.errors import TooCostly
@@ -269,6 +268,8 @@ class _Run(TorchDispatchMode):
 
 def _operations(packet: Any, args: Any, kwargs: Any, outputs: list[Tensor]) -> int:
     """Return the number of multiplications and additions of a call, from the shapes of inputs and outputs."""
+    from torch.utils.flop_counter import flop_registry  # imports triton
+
     if packet in flop_registry and outputs:
         return flop_registry[packet](*args, **kwargs, out_val=outputs[0])
     if "scaled_dot_product" in packet.__name__:  # query (..., L, D), key (..., S, D)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import attrs
-from timm.data.mixup import Mixup
 from torch import Tensor
 
 
@@ -22,6 +23,14 @@ class Mixing:
     cutmix: float
     smoothing: float
     classes: int
+    _mix: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] = attrs.field(
+        init=False, eq=False, repr=False, default=attrs.Factory(lambda self: self._of_timm(), takes_self=True)
+    )
+
+    def _of_timm(self) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:
+        from timm.data.mixup import Mixup  # takes longer to import than torch
+
+        return Mixup(self.mixup, self.cutmix, label_smoothing=self.smoothing, num_classes=self.classes)
 
     def __call__(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Return each image mixed with its counterpart in the reversed batch, and the soft labels.
@@ -35,5 +44,4 @@ class Mixing:
         Returns:
             Images of the same shape, and ``(batch, classes)``.
         """
-        mix = Mixup(self.mixup, self.cutmix, label_smoothing=self.smoothing, num_classes=self.classes)
-        return mix(images.clone(), labels)
+        return self._mix(images.clone(), labels)

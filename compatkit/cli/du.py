@@ -39,7 +39,7 @@ def du_command(options: DuOptions) -> int | None:
         # of some names
         compatkit du 'digits/*'
     """
-    from compatkit.registry.remotes.reading import is_remote
+    from compatkit.foundation.addresses import is_remote
     from compatkit.registry.usage import usage
 
     store = open_store()

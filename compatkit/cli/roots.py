@@ -14,7 +14,7 @@ from compatkit.cli.options import Options, option
 from compatkit.cli.output import news
 from compatkit.cli.writable import check_folder
 from compatkit.errors import EnvironmentFailure, LayoutError, UsageError
-from compatkit.foundation.addresses import normalized, remote_name, shown
+from compatkit.foundation.addresses import is_remote, normalized, remote_name, shown
 from compatkit.foundation.cache import mirrored
 
 if TYPE_CHECKING:
@@ -49,7 +49,6 @@ def open_store() -> Store:
         LayoutError: There is none, or its layout is not supported.
     """
     from compatkit.registry.opening import open_store as open_at
-    from compatkit.registry.remotes.reading import is_remote
 
     root, trusted, key = requested_root(), demanded(), signing_key()
     if not is_remote(root):
@@ -120,7 +119,6 @@ def destination() -> Path:
         EnvironmentFailure: It cannot be written.
     """
     from compatkit.registry.layout import FOLDERS, MARKER, VARIABLE, locate
-    from compatkit.registry.remotes.reading import is_remote
 
     name = requested_root()
     if is_remote(name):

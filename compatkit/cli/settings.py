@@ -12,10 +12,9 @@ from compatkit.cli.private_keys import author_label
 from compatkit.cli.releases import SigningOptions
 from compatkit.cli.roots import open_store, requested_root, signing_key
 from compatkit.errors import UsageError
-from compatkit.foundation.addresses import shown
+from compatkit.foundation.addresses import is_remote, shown
 from compatkit.registry.authorship import Author
 from compatkit.registry.remotes.address import parse_options
-from compatkit.registry.remotes.reading import is_remote
 from compatkit.registry.remotes.remote_settings import change_remote_settings, remote_rules
 from compatkit.registry.settings import ROLES, RegistrySettings, change_settings
 from compatkit.registry.signing.trust import Folder, Trusted

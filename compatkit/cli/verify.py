@@ -12,7 +12,7 @@ from compatkit.cli.options import Options, argument, command, option
 from compatkit.cli.output import clean, counted, emit, first, fold, next_step, paragraph, progress, rows
 from compatkit.cli.roots import requested_root
 from compatkit.errors import IntegrityError, UsageError
-from compatkit.foundation.addresses import shown
+from compatkit.foundation.addresses import is_remote, shown
 from compatkit.registry.layout import locate
 from compatkit.registry.maintenance.check import VerificationReport, examine, open_damaged
 from compatkit.registry.maintenance.faults import Fault
@@ -21,7 +21,6 @@ from compatkit.registry.maintenance.repair import plan
 from compatkit.registry.maintenance.repair_plan import ActionResult
 from compatkit.registry.remotes import named
 from compatkit.registry.remotes.named import SavedRemote
-from compatkit.registry.remotes.reading import is_remote
 from compatkit.registry.remotes.verifying import verify_remote
 from compatkit.registry.store import Store
 

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
+import attrs
+
 from compatkit.components.images import OR_SET, images_again
 from compatkit.components.loading import PartLoader
 from compatkit.components.ranking import RANDOM, ExtractorScore
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
 
     from compatkit.registry.store import Store
 
+OF_EXTRACTOR = frozenset(("outputs", "logits", "network", "layers"))
+"""Arguments of ``update`` and ``finalize`` that depend on the extractor; a metric that takes none scores data sets."""
 SCORES = ("logme", "h_score", "leep", "nce", "theory_transfer")
 MAX_SOURCE = 1000
 """Maximum number of images of a source data set."""
@@ -65,15 +69,7 @@ def score(
         start = time.perf_counter()
         others, direction = dict[str, TableCell](), "none"
         try:
-            if "source" in inspect.signature(offer.factory).parameters:
-                metric, figures = origins.figures(name, offer, part, seen, subject)
-            else:
-                metric = check_metric(offer, {})
-                if "logits" in update_arguments(metric) and head is None:
-                    raise DataError(
-                        "this score needs predictions, and the extractor has no head in this registry"
-                    )
-                figures = _figures(metric, seen, subject)
+            metric, figures = origins.figures(name, offer, part, head, seen, subject)
             cell, others, direction = figures[0], dict(figures[1]), figures[2]
             if controls and {"outputs", "logits"} & set(update_arguments(metric)):
                 others[RANDOM] = _figures(metric, random, subject)[0]
@@ -147,36 +143,65 @@ def _observe(
 
 
 class Origins:
-    """Source data sets of extractors, and cached scores that depend only on source and target."""
+    """Source data sets of extractors, and the scores of data sets, each computed once."""
 
     def __init__(self, store: Store, sources: Callable[[str], DataSet] | None, seed: int) -> None:
         """Initialize with the arguments of ``rank``."""
         self.store, self.sources, self.seed = store, sources, seed
         self._loaded: dict[str, DataSet] = {}
-        self._scored: dict[Any, tuple[Metric, Figures]] = {}
+        self._scored: dict[Any, tuple[Metric, Figures] | DataError] = {}
 
     def figures(
-        self, name: str, offer: Any, part: Component, seen: Iterable[Observation], subject: Subject
+        self,
+        name: str,
+        offer: Any,
+        part: Component,
+        head: Component | None,
+        seen: Iterable[Observation],
+        subject: Subject,
     ) -> tuple[Metric, Figures]:
-        """Return a score with a source, and its figures.
+        """Return a score and its figures.
+
+        A metric says what it depends on by its arguments: one that takes nothing of the extractor is computed once
+        for each source and preprocessing, one that takes no images once for each source.
 
         Args:
             name: Name of the score.
             offer: Factory of the metric, from a plugin.
             part: Extractor to score.
+            head: Its own head, or None.
             seen: Features and logits of the target's images.
             subject: Network of the extractor.
+
+        Raises:
+            DataError: The score is undefined.
         """
-        train, contract = self._data(part).train, part.manifest.contract.data
-        key = (name, train.digest, train.classes, contract)
-        if key in self._scored:
-            return self._scored[key]
-        metric = check_metric(offer, {"source": self._prepared(train, contract)})
-        scored = metric, _figures(metric, seen, subject)
+        preprocessing = attrs.evolve(part.manifest.contract.data, labels=None)
+        has_source = "source" in inspect.signature(offer.factory).parameters
+        train = self._data(part).train if has_source else None
+        source = None if train is None else (train.digest, train.classes)
+        for key in ((name, source, preprocessing), (name, source, None)):
+            if key in self._scored:
+                if isinstance(known := self._scored[key], DataError):
+                    raise known
+                return known
+        metric = check_metric(
+            offer, {} if train is None else {"source": self._prepared(train, preprocessing)}
+        )
         inputs = {*update_arguments(metric), *finalized(metric)}
-        if not {"outputs", "logits", "network", "layers"} & inputs:  # it does not depend on the extractor
-            self._scored[key] = scored
-        return scored
+        if "logits" in inputs and head is None:
+            raise DataError("this score needs predictions, and the extractor has no head in this registry")
+        key = name, source, preprocessing if has_source or "images" in inputs else None
+        outcome: tuple[Metric, Figures] | DataError
+        try:
+            outcome = metric, _figures(metric, seen, subject)
+        except DataError as error:
+            outcome = error
+        if not OF_EXTRACTOR & inputs:
+            self._scored[key] = outcome
+        if isinstance(outcome, DataError):
+            raise outcome
+        return outcome
 
     def _data(self, part: Component) -> DataSet:
         if self.sources is not None:

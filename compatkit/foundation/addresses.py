@@ -137,3 +137,10 @@ def _advice(text: str, word: str) -> str:
 
 def _refused(text: str, why: str) -> UsageError:
     return UsageError(f"{shown(text)} {why}.", subject=shown(text))
+
+
+def is_remote(registry: object) -> bool:
+    """Return whether an argument names a remote: ``NAME:``, or a URL of another machine."""
+    if not isinstance(registry, str):
+        return False
+    return remote_name(registry) is not None or ("://" in registry and is_url(normalized(registry)))

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Protocol
 
 from compatkit.errors import UsageError
-from compatkit.foundation.addresses import local
+from compatkit.foundation.addresses import is_remote, local
 from compatkit.registry.layout import VARIABLE, locate
 from compatkit.registry.signing.private_keys import SigningKey
 from compatkit.registry.signing.trust import Trusted
@@ -47,10 +47,10 @@ def open_store(
         LayoutError: There is no registry, or its layout is not supported.
         EnvironmentFailure: The remote cannot be reached.
     """
-    from compatkit.registry.remotes.reading import is_remote, open_remote
-
     where = os.environ.get(VARIABLE) or None if root is None else root
     if isinstance(where, str) and is_remote(where):
+        from compatkit.registry.remotes.reading import open_remote
+
         return open_remote(where, trusted, key)
     return Store.open(locate(None) if root is None else root, trusted, key)
 

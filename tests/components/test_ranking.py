@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import shutil
+import sys
+from collections import Counter
 from itertools import permutations
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ from typing import Any
 import attrs
 import numpy as np
 import pytest
+from distributions import Install, install
 from scipy.stats import spearmanr
 from small import data_set, quick
 from torch import nn
@@ -19,6 +22,8 @@ import compatkit as ck
 from compatkit.components.ranking import RANDOM, ExtractorScore, Ranking, spearman
 from compatkit.errors import DataError, NotFound, UnknownName, UsageError
 from compatkit.evaluation.metrics import TableCell
+
+__all__ = ["install"]
 
 CLASSES = ("0", "1", "2")
 
@@ -259,6 +264,73 @@ def test_data_sets_are_scored_once(place: Path, tmp_path: Path, monkeypatch: pyt
     scored.clear()
     assert measured(*images) == apart and len(scored) == 2
     assert apart[0] == apart[1] != apart[2]
+
+
+COUNTED = """
+from compatkit import hookimpl
+from compatkit.errors import DataError
+from compatkit.evaluation.metrics import Result
+
+compatkit_api = 1
+CALLS = []
+
+class Counting:
+    def __init__(self, name): self.name = name
+    def init(self): return 0
+    def merge(self, left, right): return left + right
+    def finalize(self, state):
+        CALLS.append(self.name)
+        if self.name == "undefined":
+            raise DataError("no figure")
+        text = dict(unit="1", direction="higher", estimator="sum", paper="", equation="")
+        return Result(name=self.name, value=float(state), count=1, **text)
+
+class OfLabels(Counting):
+    def update(self, state, labels): return state + len(labels)
+
+class OfImages(Counting):
+    def update(self, state, images): return state + float(images.mean())
+
+class OfFeatures(Counting):
+    def update(self, state, outputs): return state + float(outputs["features"].mean())
+
+class OfSource(OfLabels):
+    def __init__(self, name, source): self.name, self.source = name, source
+
+@hookimpl
+def compatkit_metrics(register):
+    register("labels", lambda: OfLabels("labels"))
+    register("images", lambda: OfImages("images"))
+    register("features", lambda: OfFeatures("features"))
+    register("undefined", lambda: OfLabels("undefined"))
+    register("of_source", lambda source: OfSource("of_source", source))
+"""
+
+
+def test_a_score_is_computed_once_for_all_it_depends_on(
+    place: Path, tmp_path: Path, install: Install
+) -> None:
+    """By the arguments that a metric takes, whatever its name: features, images, or labels alone."""
+    names = ["labels", "images", "features", "undefined", "of_source"]
+    install("counted", {f"metrics.{name}": "zoo_counted" for name in names}, {"zoo_counted": COUNTED})
+    registry = ck.Registry.open(shutil.copytree(place, tmp_path / "parts"))
+    near = registry.store.manifest("zoo/near.extractor")
+    changed = attrs.evolve(near.contract.data, mean=(0.1,))
+    for title, contract in (
+        ("same", near.contract),
+        ("prepared", attrs.evolve(near.contract, data=changed)),
+        ("unlabeled", attrs.evolve(near.contract, data=attrs.evolve(near.contract.data, labels=None))),
+    ):
+        manifest = attrs.evolve(near, about=attrs.evolve(near.about, title=title), contract=contract)
+        registry.publish(manifest, f"more/{title}.extractor", state=registry.store.load_state(near))
+    references = ["zoo/near.extractor", "more/*.extractor"]
+    ranking = registry.rank(references, TARGET, scores=names, sources=lambda _: TARGET)
+    calls = Counter(sys.modules["zoo_counted"].CALLS)
+    assert calls == {"labels": 1, "images": 2, "features": 4, "undefined": 1, "of_source": 2}
+    cells = {name: [row.cell for row in ranking.rows if row.score == name] for name in names}
+    assert [len(cells[name]) for name in names] == [4] * 5
+    assert len({cell.value for cell in cells["labels"]}) == 1 and len({c.value for c in cells["images"]}) == 2
+    assert {(cell.value, cell.reason) for cell in cells["undefined"]} == {(None, "no figure")}
 
 
 @pytest.mark.parametrize(

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
-from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 from compatkit.adapters.cutting.crossing import MAX_TENSORS
 from compatkit.adapters.cutting.cut import CANONICAL
@@ -17,6 +16,9 @@ from compatkit.adapters.cutting.proof import restored_state
 from compatkit.adapters.cutting.signals import signal
 from compatkit.adapters.functionmode import FunctionWatch
 from compatkit.errors import CutError
+
+if TYPE_CHECKING:
+    from torch.utils.flop_counter import FlopCounterMode
 
 
 @attrs.frozen
@@ -85,6 +87,8 @@ def find_cut_points(whole: nn.Module, image: tuple[int, ...]) -> list[CutPoint]:
     Raises:
         CutError: The network does not take such images.
     """
+    from torch.utils.flop_counter import FlopCounterMode  # imports triton
+
     names: dict[nn.Module, str] = {}
     for name, module in whole.named_modules():
         names.setdefault(module, name)
@@ -120,6 +124,8 @@ def _forward(whole: nn.Module, images: Tensor) -> Any:
 
 
 def _attention(query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
+    from torch.utils.flop_counter import sdpa_flop_count
+
     return sdpa_flop_count(query, key, value)
 
 

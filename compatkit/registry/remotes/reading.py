@@ -16,7 +16,7 @@ import attrs
 
 from compatkit.errors import CompatkitError, UsageError
 from compatkit.foundation import cache
-from compatkit.foundation.addresses import is_url, normalized, remote_name
+from compatkit.foundation.addresses import is_url
 from compatkit.foundation.codec import dumps
 from compatkit.registry import disk as durable
 from compatkit.registry.copy.blobs import BlobCopier
@@ -47,13 +47,6 @@ _PATH = re.compile(r"[a-z]+(?:/[A-Za-z0-9_%@*?~+=!,\[\]-][A-Za-z0-9._%@*?~+=!,\[
 def is_path(path: str) -> bool:
     """Return whether a path that a remote lists can be a file of a registry, and lies in its folder."""
     return _PATH.fullmatch(path) is not None
-
-
-def is_remote(registry: object) -> bool:
-    """Return whether an argument names a remote: ``NAME:``, or a URL of another machine."""
-    if not isinstance(registry, str):
-        return False
-    return remote_name(registry) is not None or ("://" in registry and is_url(normalized(registry)))
 
 
 def open_remote(address: str, trusted: Trusted | None = None, key: SigningKey | None = None) -> Store:
