@@ -290,10 +290,16 @@ def test_secrets_of_settings_reach_no_message(install: Install) -> None:
 
 
 @pytest.mark.filterwarnings("default")  # what its own dependencies warn of
+@pytest.mark.parametrize("kind", ["database", "files"])
 def test_mlflow_has_the_figures_of_a_run_and_goes_on_in_it(
-    tmp_path: Path, killed: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+    kind: str, tmp_path: Path, killed: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mlflow = pytest.importorskip("mlflow")
+    if kind == "database":
+        pytest.importorskip("sqlalchemy")
+        pytest.importorskip("alembic")
+    else:
+        monkeypatch.setattr("compatkit_plugins.loggers.mlflow.find_spec", lambda name: None)
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     settings: dict[str, Any] = {"steps": 6, "log_every": 2, "checkpoint": tmp_path / "night.safetensors"}
     trainer = quick(
@@ -303,6 +309,7 @@ def test_mlflow_has_the_figures_of_a_run_and_goes_on_in_it(
     )
     killed(trainer, [task()], after=4)
     client = mlflow.MlflowClient(tracking_uri=store(tmp_path / "ml"))
+    assert (tmp_path / "ml" / "mlflow.db").exists() == (kind == "database")
     runs = [client.get_experiment_by_name("digits").experiment_id]
     (run,) = client.search_runs(runs)
     assert run.info.status == "FAILED"
