@@ -1,4 +1,4 @@
-"""``compatkit bridge``: try bridges between two parts, the cheapest first, and optionally publish the chosen one."""
+"""``compatkit bridge``: try bridges between two parts, or between all of two sets, and optionally publish them."""
 
 from __future__ import annotations
 
@@ -6,23 +6,33 @@ from pathlib import Path
 
 import click
 
-from compatkit.cli.images import NamedDataOptions, tests_for
+from compatkit.cli.images import NamedDataOptions, data_sets, tests_for
 from compatkit.cli.options import argument, command, option
-from compatkit.cli.output import columns, emit, next_step, paragraph, progress
+from compatkit.cli.output import columns, counted, emit, next_step, paragraph, progress
 from compatkit.cli.releases import AboutOptions
 from compatkit.cli.roots import SignatureOptions, check_target, open_registry, open_store
 from compatkit.cli.tables import TableOptions
-from compatkit.components.bridges.ladder import RungResult
+from compatkit.cli.workers import WorkerOptions
+from compatkit.components.bridges.ladder import BEST, RungResult
+from compatkit.components.images import fitting_images
 from compatkit.errors import UsageError
+from compatkit.evaluation.component import pinned
+from compatkit.registry.resolving import is_pattern
+
+ONE_PAIR = ("labels", "head_data", "on", "every", "png", *AboutOptions.__annotations__)
+"""Options that sets do not take."""
+UNTIL = 0.8
 
 
-class BridgeOptions(AboutOptions, SignatureOptions, NamedDataOptions, TableOptions):
+class BridgeOptions(AboutOptions, SignatureOptions, NamedDataOptions, WorkerOptions, TableOptions):
     """Arguments and options of ``bridge``."""
 
     extractor: str = argument()
     head: str = argument()
-    name: str = option(
-        "Unlabeled images of the extractor's domain: a folder of files, or a data set.", "--data"
+    name: str | None = option(
+        "Unlabeled images of the extractor's domain: a folder of files, or a data set. Of sets: the same for all "
+        "extractors; default: the training images of each.",
+        "--data",
     )
     labels: str | None = option("Labeled training images, for the rungs that are trained with labels.")
     test: str | None = option("Labeled test set to measure on; default: that of --data.")
@@ -33,15 +43,18 @@ class BridgeOptions(AboutOptions, SignatureOptions, NamedDataOptions, TableOptio
     )
     rungs: str | None = option(
         "Try only these: direct, statistics, permutation, procrustes, ridge, ridge-procrustes, ridge3x3, absorbed, "
-        "stitch, stitch-labels, finetune, infomax. Default: all but infomax.",
+        "stitch, stitch-labels, finetune, infomax. Default: all but infomax. Of sets: one that inserts an adapter; "
+        "default: best, the one in closed form that agrees most.",
         metavar="NAME,...",
     )
-    until: float = option("Stop at this agreement, if the rung also fits.", min=0, max=1, default=0.8)
+    until: float = option("Stop at this agreement, if the rung also fits.", min=0, max=1, default=UNTIL)
     every: bool = option("Try all rungs, whatever the agreement.", "--all")
     max_images: int = option("Limit of the images to fit on.", min=2, default=1000)
     seed: int = option("Seed of orders and draws.", min=0, max=2**63 - 1, default=0)
     png: Path | None = option("Draw agreement against seconds of all rungs.", is_output=True)
-    publish: str | None = option("Publish the bridge as NAME, if it fits.")
+    publish: str | None = option(
+        "Publish the bridge as NAME, if it fits; of sets, each as NAME/EXTRACTOR--HEAD when it is made."
+    )
     accept_doubtful: bool = option("Publish even if the verdict is doubtful.")
 
 
@@ -50,17 +63,31 @@ def bridge_command(options: BridgeOptions) -> int | None:
     """Make HEAD work on EXTRACTOR, which it was not trained with, using unlabeled images.
 
     The rungs of a ladder are tried, from a linear map to fine-tuning, the cheapest first. A rung is judged by its
-    agreement with the head's own network on held-out images.
+    agreement with the head's own network on held-out images. With patterns, every pair that was not trained together
+    gets one rung, and its bridge is kept in the registry.
 
     Examples:
         # fit a bridge on unlabeled photos, and publish it if it is sound
         compatkit bridge zoo/one.extractor zoo/other.head --data photos/ --publish zoo/bridged
+        # bridge all pairs in two processes, and publish those that fit
+        compatkit bridge 'zoo/*.extractor' 'zoo/*.head' --rungs ridge --publish pairs --workers 2
     """
     from compatkit.components.bridges.publishing import check_names
 
     options.check_publishes()
     if options.accept_doubtful and options.publish is None:
         raise UsageError("--accept-doubtful needs --publish NAME.", subject="--accept-doubtful")
+    if is_pattern(options.extractor) or is_pattern(options.head):
+        return _bridge_sets(options)
+    if options.name is None:
+        raise UsageError("--data names images of the extractor's domain; it is missing.", subject="--data")
+    for name, value in options.values_of(WorkerOptions).items():
+        if value not in (None, "auto"):
+            raise UsageError(
+                f"--{name} divides pairs among processes, and this is one pair. Name sets with patterns, such as "
+                "'zoo/*.head'.",
+                subject=f"--{name}",
+            )
     if options.publish is not None:
         check_target(options.publish, "recombination")
         check_target(f"{options.publish}.adapter", "adapter")
@@ -121,6 +148,58 @@ def bridge_command(options: BridgeOptions) -> int | None:
             "not published: it is doubtful. Measure it with --test or --labels, or add --accept-doubtful."
         )
     return code
+
+
+def _bridge_sets(options: BridgeOptions) -> int:
+    """Bridge all pairs of two sets; return the exit code."""
+    for name in ONE_PAIR:
+        if getattr(options, name) not in (None, False, {}):
+            text = (
+                "all"
+                if name == "every"
+                else name.removesuffix("s" if name == "tags" else "").replace("_", "-")
+            )
+            raise UsageError(f"--{text} is for one pair; leave it out for sets.", subject=f"--{text}")
+    if options.until != UNTIL or (rungs := options.rungs or BEST).count(","):
+        raise UsageError("Sets take one rung (--rungs ridge, or best), and no --until.", subject="--rungs")
+    registry = open_registry()
+    lefts = list(map(pinned, registry.store.select(options.extractor, "extractor")))
+    if options.name is None:
+        sets = data_sets(registry, lefts, options)
+        data = {name: fitting_images(each) for name, each in sets.items()}
+        tests = {name: each.test for name, each in sets.items()}
+        if options.test is not None:
+            tests = dict.fromkeys(lefts, options.load(options.test).test)
+    else:
+        images, test = options.images_and_tests(options.name, options.test)
+        data, tests = dict.fromkeys(lefts, images), {} if test is None else dict.fromkeys(lefts, test)
+    with progress("bridges") as report:
+        bridges = registry.bridges.between(
+            options.extractor,
+            options.head,
+            data,
+            rungs.strip(),
+            tests=tests,
+            progress=report,
+            **options.only("max_images", "seed", "publish", "accept_doubtful"),
+            **options.values_of(WorkerOptions),
+        )
+    fits = sum(bridge.says == "fit" for bridge in bridges.values())
+    code = 1 if bridges.failed or not (bridges.published if options.publish else bridges) else 0
+    options.write_tables(bridges)
+    rows = bridges.to_json()
+    if options.json:
+        return emit({"pairs": rows}, code)
+    head = ("extractor", "head", "rung", "verdict", "agreement", "kappa", "accuracy", "published")
+    columns([head, *(tuple(map(_shown, list(row.values())[: len(head)])) for row in rows)], right=range(4, 7))
+    paragraph(f"{counted(len(bridges), 'pair')} bridged; {fits:,} fit, {len(bridges.published):,} published.")
+    if others := len(bridges.left_out) + len(bridges.failed):
+        paragraph(f"{counted(others, 'pair')} without a bridge: see the warnings.")
+    return code
+
+
+def _shown(value: str | float | None) -> str:
+    return "" if value is None else value if isinstance(value, str) else f"{value:.3f}"
 
 
 def _row(step: RungResult, chosen: str) -> tuple[str, ...]:

@@ -14,7 +14,8 @@ from compatkit.cli.options import Options, argument, batch_size_option, bn_polic
 from compatkit.cli.output import clean, counted, emit, first, news, paragraph, print_rich, progress, warn
 from compatkit.cli.roots import SignatureOptions, open_registry
 from compatkit.cli.workers import WorkerOptions
-from compatkit.components.bridges.ladder import Bridge, check_policy
+from compatkit.components.bridges.ladder import BEST, check_policy
+from compatkit.components.bridges.pairs import BridgedPairs
 from compatkit.components.images import fitting_images
 from compatkit.components.loading import PartLoader
 from compatkit.components.matrices.filling import chosen
@@ -107,7 +108,8 @@ def matrix_command(options: MatrixOptions) -> int | None:
     before = _read_matrix(options)  # before anything is measured
     metrics = _metrics(options)
     registry = open_registry()
-    data, between = None, None
+    data: dict[str, Split] | None = None
+    between: BridgedPairs | None = None
     if options.fill != "none" or options.names or options.recipe:
         parse(options.where)  # before images are read
         parts = PartLoader(registry.store)
@@ -121,7 +123,7 @@ def matrix_command(options: MatrixOptions) -> int | None:
         if options.names or options.recipe:
             _print_images(data)
         if options.rung is not None:
-            between = _bridges(registry, lefts, rights, sets, options.rung)
+            between = _bridges(registry, lefts, rights, sets, options)
     elif options.rung is not None:
         raise click.UsageError("--bridge needs images to fit on: add --data, or leave --fill none out.")
     with progress("matrix") as report:
@@ -141,7 +143,7 @@ def matrix_command(options: MatrixOptions) -> int | None:
         getattr(result, f"to_{name.removeprefix('--')}")(path)
     if options.names or options.recipe:
         _warn_stale(matrix)
-    code = 1 if matrix.settings["cells"].get("failed") else 0
+    code = 1 if matrix.settings["cells"].get("failed") or (between and between.failed) else 0
     if options.json:
         return emit(json.loads(result.to_json()), code)
     if before is not None:
@@ -197,8 +199,8 @@ def _bridges(
     lefts: Sequence[str],
     rights: Sequence[Component],
     sets: Mapping[str, DataSet],
-    rung: str,
-) -> dict[tuple[str, str], Bridge]:
+    options: MatrixOptions,
+) -> BridgedPairs:
     """Return bridges for all pairs that were not trained together; warn for shared heads, which get none."""
     heads = [component.reference for component in rights if component.manifest.kind == "head"]
     for component in rights:
@@ -207,7 +209,15 @@ def _bridges(
     fitted_on = {name: fitting_images(dataset) for name, dataset in sets.items()}
     tests = {name: dataset.test for name, dataset in sets.items()}
     with progress("bridges") as report:
-        return registry.bridges.between(lefts, heads, fitted_on, rung, tests=tests, progress=report)
+        return registry.bridges.between(
+            lefts,
+            heads,
+            fitted_on,
+            options.rung or BEST,
+            tests=tests,
+            progress=report,
+            **options.values_of(WorkerOptions),
+        )
 
 
 def _print_images(tests: Mapping[str, Split]) -> None:

@@ -305,6 +305,7 @@ class Combining:
         """
         from compatkit.components.bridges.building import bridge_pair
         from compatkit.components.bridges.inputs import BridgeRequest
+        from compatkit.components.projecting import own_extractor
 
         request = BridgeRequest(
             data=data,
@@ -320,7 +321,8 @@ class Combining:
         )
         parts = PartLoader(self.store)
         left, right = (parts.component(self.store.resolve(reference)) for reference in (extractor, head))
-        return bridge_pair(self.store, left, right, check_pair(self.store, left, right), request)
+        report = check_pair(self.store, left, right)
+        return bridge_pair(left, right, lambda: own_extractor(self.store, right), report, request)
 
     def frozen(
         self,

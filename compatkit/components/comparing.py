@@ -249,11 +249,6 @@ class Comparing:
         between = {pair: chain for pair, chain in between.items() if chain}
         conditions = Conditions(bn_policy, batch_size, seed, precision, device)
         launch = Launcher(launcher, workers, cluster)
-        if between and not launch.here:
-            raise UsageError(
-                "Pairs with adapters or bridges are measured in this process: leave workers=, launcher= and cluster= "
-                "out."
-            )
         result = matrix(
             self.store,
             extractors,

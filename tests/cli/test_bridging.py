@@ -15,6 +15,7 @@ from small import data_set, write_pack
 import compatkit as ck
 from compatkit.components.bridges import building, inputs
 from compatkit.components.bridges.published import Bridges
+from compatkit.errors import EnvironmentFailure
 
 PAIR = ("digits/left.extractor", "digits/right.head")
 
@@ -222,3 +223,91 @@ def test_the_rung_of_the_page_runs_as_the_page_says(run: Any, work: Path) -> Non
     assert result.code in (0, 1), result.err
     rescaled = result.json["steps"][1]
     assert rescaled["rung"] == "rescaled" and rescaled["agreement"]["images"] == 24
+
+
+@pytest.mark.usefixtures("work")
+def test_sets_are_bridged_published_and_taken_the_next_time(
+    run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sets = (
+        "digits/*.extractor",
+        "digits/*.head",
+        "--rungs",
+        "ridge",
+        "--publish",
+        "pairs",
+        "--accept-doubtful",
+    )
+    result = run("bridge", *sets, "--json")
+    rows = result.json["pairs"]
+    assert result.code == 0 and [(row["extractor"], row["head"]) for row in rows] == [
+        ("digits/left.extractor@1.0.0", "digits/right.head@1.0.0"),
+        ("digits/right.extractor@1.0.0", "digits/left.head@1.0.0"),
+    ]
+    names = ["pairs/digits.left--digits.right", "pairs/digits.right--digits.left"]
+    assert [row["published"] for row in rows] == [f"{name}@1.0.0" for name in names]
+    monkeypatch.setattr(building, "bridge_pair", lambda *_: pytest.fail("made again"))
+    again = run("bridge", *sets)
+    assert again.code == 0 and "2 pairs bridged" in again.out and "2 published" in again.out
+    lines = [line.split() for line in again.out.splitlines()]
+    assert lines[0] == ["extractor", "head", "rung", "verdict", "agreement", "kappa", "accuracy", "published"]
+    assert [line[-1] for line in lines[1:3]] == [f"{name}@1.0.0" for name in names]
+    assert float(lines[1][-4]) == round(rows[0]["agreement"], 3) and 0 <= rows[0]["accuracy"] <= 1
+    matrix = run("matrix", *sets[:2], "--bridge", "ridge", "--json")
+    assert matrix.code == 0 and matrix.json["settings"]["cells"] == {"taken": 0, "measured": 4}
+
+
+@pytest.mark.usefixtures("work")
+def test_processes_bridge_and_measure_the_pairs_of_a_matrix(run: Any) -> None:
+    sets = ("digits/*.extractor", "digits/*.head")
+    here = run("matrix", *sets, "--bridge", "best", "--json").json["cells"]
+    Path("parts/evidence").rename("measured-here")
+    there = run("matrix", *sets, "--bridge", "best", "--workers", "2", "--json")
+    assert there.code == 0 and there.json["settings"]["cells"] == {"taken": 0, "measured": 4}
+    for cell, same in zip(there.json["cells"], here, strict=True):
+        assert cell["restricted"] == same["restricted"] and cell["settings"] == same["settings"]
+
+
+@pytest.mark.usefixtures("work")
+@pytest.mark.filterwarnings("always::UserWarning")
+def test_a_pair_whose_process_died_is_told_with_the_exit_code(
+    run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def answers(self: Any, work: Any, jobs: list[str], labels: list[str]) -> Any:
+        for position, (job, label) in enumerate(zip(jobs, labels, strict=True)):
+            yield (
+                position,
+                EnvironmentFailure("SIGKILL") if label.endswith("+ digits/right.head") else work(job),
+            )
+
+    monkeypatch.setattr("compatkit.plugins.launching.Launcher.answers", answers)
+    sets = ("digits/*.extractor", "digits/*.head")
+    result = run("bridge", *sets, "--rungs", "ridge", "--workers", "2", "--json")
+    assert result.code == 1 and "digits/right.head@1.0.0 was not bridged: SIGKILL" in result.err
+    assert [row["reason"] for row in result.json["pairs"]] == [None, "SIGKILL"]
+    matrix = run("matrix", *sets, "--bridge", "ridge", "--workers", "2", "--json")
+    assert matrix.code == 1 and len(matrix.json["cells"]) == 4
+    assert "digits/right.head@1.0.0 was not bridged: SIGKILL" in matrix.err
+
+
+@pytest.mark.usefixtures("work")
+@pytest.mark.parametrize(
+    ("words", "subject"),
+    [
+        (("digits/*.extractor", PAIR[1], "--labels", "left"), "--labels"),
+        (("digits/*.extractor", PAIR[1], "--all"), "--all"),
+        (("digits/*.extractor", PAIR[1], "--png", "ladder.png"), "--png"),
+        (("digits/*.extractor", PAIR[1], "--tag", "a=b"), "--tag"),
+        (("digits/*.extractor", PAIR[1], "--until", ".5"), "--until"),
+        (("digits/*.extractor", PAIR[1], "--rungs", "ridge,stitch"), "--rungs"),
+        ((*PAIR, "--data", "left", "--workers", "2"), "--workers"),
+        ((*PAIR, "--data", "left", "--cluster", "ray://head:1"), "--cluster"),
+        (PAIR, "--data"),
+    ],
+)
+def test_options_of_one_pair_and_of_sets_are_told_apart(
+    run: Any, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], subject: str
+) -> None:
+    monkeypatch.setattr(Bridges, "between", lambda *_, **__: pytest.fail("bridged first"))
+    result = run("bridge", *words)
+    assert result.code == 2 and subject in result.err

@@ -29,6 +29,18 @@ METRIC_CHANGE = Object(
     unit=(str, "`1`, `nats`, ..."),
     direction=(str, "Which values are better: `higher`, `lower` or `none`."),
 )
+BRIDGED_PAIR = Object(
+    "A pair of two sets; without a bridge all but its parts and the reason is null.",
+    extractor=(str, "Reference of the extractor."),
+    head=(str, "Reference of the head."),
+    rung=(str | None, "Name of the rung."),
+    says=(str | None, "`fit`, `doubtful` or `no fit`."),
+    agreement=(float | None, "Share of held-out images with the prediction of the head's own network."),
+    kappa=(float | None, "Agreement beyond chance."),
+    accuracy=(float | None, "Share of the test images classified right; null without labels."),
+    published=(str | None, "Reference of the published recombination, or null."),
+    reason=(str | None, "Why there is no bridge; else null."),
+)
 COMPARED_PAIR = Object(
     "A pair in two matrices.",
     extractor=(str, "Reference of the extractor."),
@@ -120,15 +132,21 @@ DOCUMENTS: dict[str, Any] = {
             "Accuracy with the statistics that were published, if these were estimated.",
         ),
     ),
-    "bridge": Object(
-        "A bridge.",
-        Bridge,
-        says=(str, "`fit`, `doubtful` or `no fit`."),
-        judged_by=(str, "What judged it."),
-        steps=[RUNG],
-        facts=(dict, "Images, seeds and limits."),
-        published=(({str: str}, None), "References of what was published, or null."),
-        without=("recombination", "details"),
+    "bridge": (
+        Object(
+            "A bridge.",
+            Bridge,
+            says=(str, "`fit`, `doubtful` or `no fit`."),
+            judged_by=(str, "What judged it."),
+            steps=[RUNG],
+            facts=(dict, "Images, seeds and limits."),
+            published=(({str: str}, None), "References of what was published, or null."),
+            without=("recombination", "details"),
+        ),
+        Object(
+            "Bridges of all pairs of two sets that were not trained together.",
+            pairs=([BRIDGED_PAIR], "The pairs."),
+        ),
     ),
     "matrix": (
         MATRIX,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import attrs
@@ -28,7 +28,6 @@ from compatkit.components.bridges.ladder import Bridge, RungResult, choose, chos
 from compatkit.components.bridges.publishing import HEAD, assemble, outcome
 from compatkit.components.bridges.rungs import RungFit, RungInputs
 from compatkit.components.bridges.splits import duplicates_note, split_labeled
-from compatkit.components.projecting import own_extractor
 from compatkit.contracts.manifest import Parent
 from compatkit.contracts.report import Report
 from compatkit.data.split import Split
@@ -36,18 +35,21 @@ from compatkit.errors import DataError, IncompatibleError, type_of
 from compatkit.evaluation.component import Component
 from compatkit.evaluation.conditions import Progress
 from compatkit.plugins.discovery import find
-from compatkit.registry.store import Store
 
 
 def bridge_pair(
-    store: Store, extractor: Component, head: Component, report: Report, request: BridgeRequest
+    extractor: Component,
+    head: Component,
+    own: Callable[[], Component],
+    report: Report,
+    request: BridgeRequest,
 ) -> Bridge:
     """Try the rungs of the ladder between two parts and choose one.
 
     Args:
-        store: Store of the registry.
         extractor: Extractor of the pair.
         head: Head of another network.
+        own: Returns the extractor that the head was trained with.
         report: Check of the two contracts.
         request: Images, rungs and settings.
 
@@ -57,9 +59,9 @@ def bridge_pair(
     if report.wiring == "refused":
         raise IncompatibleError(str(report), subject=report)
     rungs = chosen_rungs(request.rungs, request.labels is not None)
-    base = bridge_inputs(extractor, head, own_extractor(store, head), request)
+    base = bridge_inputs(extractor, head, own(), request)
     ladder = Ladder(base, request.labels, request.test)
-    steps = [_recorded(result, base) for result in ladder.climb(rungs, request.until, request.progress)]
+    steps = [recorded_step(result, base) for result in ladder.climb(rungs, request.until, request.progress)]
     chosen = choose(steps)
     not_climbed = tuple(rungs[len(steps) :])
     recombination = assemble(chosen, report)
@@ -72,6 +74,7 @@ def bridge_pair(
             f"Not tried, because {steps[-1].rung} fits with an agreement of at least {request.until}: "
             f"{', '.join(not_climbed)}."
         )
+    base.forget()
     return Bridge(
         extractor.reference,
         head.reference,
@@ -102,8 +105,13 @@ def _metadata(request: BridgeRequest, base: BridgeInputs, ladder: Ladder) -> dic
     }
 
 
-def _recorded(step: RungResult, base: BridgeInputs) -> RungResult:
-    """Return a result whose adapter records its judgment."""
+def recorded_step(step: RungResult, base: BridgeInputs) -> RungResult:
+    """Return a result whose adapter records its judgment.
+
+    Args:
+        step: Result of a rung.
+        base: Images and features of both parts.
+    """
     candidate = step.candidate
     if candidate is None or candidate.fitted is None:
         return step

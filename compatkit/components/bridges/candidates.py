@@ -75,6 +75,20 @@ class Candidate:
             reestimate(candidate.network, inputs.features.first())
         return candidate
 
+    @classmethod
+    def restored(
+        cls, inputs: BridgeInputs, head: nn.Module, project: nn.Module | None, method: Mapping[str, Any]
+    ) -> Candidate:
+        """Return a candidate that was kept, of a rung that changes no weight of the head.
+
+        Args:
+            inputs: Images and features of both parts.
+            head: Copy of the head with the statistics of this bridge, in eval mode.
+            project: Module directly before the head, or None.
+            method: Record of the fit.
+        """
+        return cls(inputs, head, None if project is None else _adapter(inputs, project, method), method)
+
     @property
     def adapters(self) -> tuple[Adapter, ...]:
         """All adapters between extractor and head, in order."""

@@ -99,6 +99,10 @@ class Passes:
         """Whether all batches are cached; True only after a complete pass."""
         return self._batches is not None
 
+    def forget(self) -> None:
+        """Free the cache."""
+        self._batches = None
+
     def first(self) -> Iterator[Tensor]:
         """Yield the first tensor of each batch.
 
@@ -203,6 +207,12 @@ class BridgeInputs:
             order: Seed of a random order; None keeps the order of the images.
         """
         return Passes(lambda: self._features(images, order))
+
+    def forget(self) -> None:
+        """Free features and moments, which are computed again where they are needed."""
+        self._moments = None
+        for passes in (self.paired, self.features, self.held_out_features):
+            passes.forget()
 
     def reference(self) -> nn.Module:
         """Return the head on its own extractor, with batch-norm statistics estimated on ``fit``."""

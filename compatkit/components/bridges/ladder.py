@@ -39,6 +39,8 @@ RUNGS = (
 """Names of compatkit's own rungs, in the order of the ladder; other plugins' rungs come after them."""
 LABELED = frozenset({"stitch-labels", "finetune"})
 """Rungs that need labels."""
+WITHOUT_ADAPTER = frozenset({"direct", "statistics", "absorbed", "infomax"})
+"""Rungs without labels that leave the features as they are, or change the head."""
 ON_REQUEST = frozenset({"infomax"})
 """Rungs tried only if named: they harm unbalanced classes."""
 BEST = "best"

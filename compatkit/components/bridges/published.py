@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from compatkit.components.bridges.ladder import BEST, BEST_OF, BRIDGED, LABELED, chosen_rungs
-from compatkit.components.loading import load
-from compatkit.contracts.check import check
-from compatkit.errors import DataError, IncompatibleError, UsageError, type_of
+from compatkit.components.bridges.ladder import (
+    BEST,
+    BEST_OF,
+    BRIDGED,
+    LABELED,
+    WITHOUT_ADAPTER,
+    chosen_rungs,
+)
+from compatkit.components.bridges.pairs import BridgedPairs, Pair, names_of_pairs, not_inserting
+from compatkit.components.bridges.sets import bridge_pairs
+from compatkit.components.loading import PartLoader
+from compatkit.errors import DataError, UsageError, type_of
 from compatkit.foundation.arguments import checks_arguments
+from compatkit.plugins.launching import Launcher
 from compatkit.registry.names import Reference
+from compatkit.registry.second_names import check_kind
 from compatkit.registry.store import Store
 
 if TYPE_CHECKING:
@@ -102,10 +111,17 @@ class Bridges:
         max_images: int = 1000,
         seed: int = 0,
         progress: Progress | None = None,
-    ) -> dict[tuple[str, str], Bridge]:
+        record: bool = True,
+        publish: str | None = None,
+        accept_doubtful: bool = False,
+        workers: int | None = None,
+        launcher: str = "auto",
+        cluster: str | None = None,
+    ) -> BridgedPairs:
         """Bridge every pair of parts that were not trained together, for ``matrix(..., bridges=...)``.
 
-        Pairs whose bridge cannot be built are left out with a warning.
+        Each bridge is kept in the registry when it is made, and the next call with the same parts, images and settings
+        takes it from there. Pairs whose bridge cannot be built are left out with a warning.
 
         Args:
             extractors: Pattern, or patterns.
@@ -118,64 +134,93 @@ class Bridges:
             max_images: As for ``bridge``.
             seed: As for ``bridge``.
             progress: Called with pairs done, pairs in all, and the pair.
+            record: Whether kept bridges are taken, and new ones kept.
+            publish: Publish each bridge whose verdict is ``fit`` when it is made, as ``publish/EXTRACTOR--HEAD`` with
+                the names of the parts without ``.extractor`` and ``.head``, and with dots for slashes.
+            accept_doubtful: Publish bridges of every verdict.
+            workers: Number of processes that bridge a pair each at a time; None for this process alone.
+            launcher: As for ``matrix``. A pair that kills its process twice, or whose parts are damaged, is left out
+                with a warning.
+            cluster: As for ``matrix``.
 
         Returns:
-            Bridges by pinned references of extractor and head.
+            Bridges by pinned references of extractor and head, and why other pairs have none.
 
         Raises:
-            UsageError: The rung is unknown, changes the head or needs labels.
+            NotFound: A pattern matches nothing.
+            UsageError: The rung is unknown, changes the head or needs labels; workers are asked for and the registry is
+                a remote; two pairs would be published under one name, or a name is of another kind.
             DataError: An extractor has no images, or too few.
+            EnvironmentFailure: A worker does not see the registry, or a bridge cannot be published.
         """
-        from compatkit.components.bridges.building import bridge_pair
         from compatkit.components.bridges.inputs import BridgeRequest
+        from compatkit.components.bridges.keeping import settings_of
+        from compatkit.components.bridges.publishing import check_names
+        from compatkit.components.bridges.publishing import publish as publish_bridge
+        from compatkit.components.bridges.splits import split_held_out
+        from compatkit.components.projecting import own_extractor
+        from compatkit.components.workers.carrying import check_shared
 
+        launch = Launcher(launcher, workers, cluster)
         if not isinstance(data, Mapping):
             raise UsageError(f"data= expects a mapping from extractor name to images, got {type_of(data)}.")
-        if rung in LABELED:
-            raise UsageError(
-                f"The rung {rung} needs labels, which are not used here. Use a rung that inserts an adapter without "
-                f"them, such as ridge, or {BEST}.",
-                subject=rung,
-            )
-        rungs = BEST_OF if rung == BEST else chosen_rungs([rung], False)
-        lefts, rights = self.store.select(extractors, "extractor"), self.store.select(heads, "head")
-        bridges: dict[tuple[str, str], Bridge] = {}
-        for number, (left, right) in enumerate(product(lefts, rights)):
-            if progress is not None:
-                progress(number, len(lefts) * len(rights), f"{left.name} + {right.name}")
-            extractor, head = load(self.store, left), load(self.store, right)
-            if head.is_own(extractor):
+        rungs = _rungs(rung)
+        parts = PartLoader(self.store)
+        owns: dict[str, Component] = {}
+        lefts, rights = (
+            [parts.component(reference) for reference in self.store.select(patterns, kind)]
+            for patterns, kind in ((extractors, "extractor"), (heads, "head"))
+        )
+        pairs = list[Pair]()
+        for left, right in product(lefts, rights):
+            if right.is_own(left):
                 continue
-            images = _images_of(extractor, data)
-            if images is None:
+            if (images := _images_of(left, data)) is None:
                 raise DataError(
                     f"{left.name} has no images to fit a bridge on; images were given for {', '.join(data)}."
                 )
-            test, notes = _tests_of(head, _images_of(extractor, tests or {}))
+            test, notes = _tests_of(right, _images_of(left, tests or {}))
             request = BridgeRequest(
                 data=images, test=test, rungs=rungs, until=None, max_images=max_images, seed=seed
             )
-            report = check(extractor.manifest, head.manifest)
-            try:
-                bridge = bridge_pair(self.store, extractor, head, report, request)
-            except (IncompatibleError, DataError) as error:
-                if (
-                    isinstance(error, DataError) and error.subject is None
-                ):  # the images are unsuitable, not a part
-                    raise
-                warnings.warn(
-                    f"{extractor.reference} with {head.reference} has no bridge by {rung}: {error}",
-                    stacklevel=3,
-                )
-                continue
-            if rung != BEST and not bridge.inserts:
-                raise UsageError(
-                    f"The rung {rung} inserts no adapter between unchanged parts. Use one that does, or {BEST} for the "
-                    "one in closed form with the highest agreement.",
-                    subject=rung,
-                )
-            bridges[extractor.reference, head.reference] = attrs.evolve(bridge, notes=(*bridge.notes, *notes))
-        return bridges
+            pairs.append(Pair(left, right, request, settings_of(request, right), notes))
+        for split in {id(pair.request.data): pair.request.data for pair in pairs}.values():
+            split_held_out(split, max_images, seed)  # raises if there are too few
+        names = {} if publish is None else names_of_pairs(publish, pairs)
+        for name in names.values():
+            check_names(self.store, name)
+            for suffix, kind in (("", "recombination"), (".adapter", "adapter")):
+                check_kind(self.store, f"{name}{suffix}", kind)
+        if not launch.here:
+            check_shared(self.store, {part.reference: part for part in (*lefts, *rights)}.values())
+
+        def own(head: Component) -> Component:
+            if head.reference not in owns:
+                owns[head.reference] = own_extractor(self.store, head)
+            return owns[head.reference]
+
+        def publish_one(pair: Pair, bridge: Bridge) -> str | None:
+            if publish is None or not (bridge.says == "fit" or accept_doubtful):
+                return None
+            name = names[pair.references]
+            published = publish_bridge(self.store, name, bridge, accept_doubtful=accept_doubtful)
+            return str(published["recombination"])
+
+        every = len(lefts) * len(rights)
+        return bridge_pairs(self.store, pairs, own, rung, record, launch, publish_one, progress, every)
+
+
+def _rungs(rung: str) -> Sequence[str]:
+    """Return the rungs to try for a rung or ``"best"``, after refusing those that insert no adapter."""
+    if rung in LABELED:
+        raise UsageError(
+            f"The rung {rung} needs labels, which are not used here. Use a rung that inserts an adapter without "
+            f"them, such as ridge, or {BEST}.",
+            subject=rung,
+        )
+    if rung in WITHOUT_ADAPTER:
+        raise not_inserting(rung)
+    return BEST_OF if rung == BEST else chosen_rungs([rung], False)
 
 
 def _images_of(extractor: Component, images: Mapping[str, Split]) -> Split | None:

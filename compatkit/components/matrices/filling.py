@@ -147,6 +147,7 @@ def _launch(
         own,
         tests,
         conditions,
+        adapters,
         record,
         launcher,
         take,

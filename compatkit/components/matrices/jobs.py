@@ -6,34 +6,31 @@ costs far more than a head. So a row is divided only where there are fewer rows 
 
 from __future__ import annotations
 
-import functools
 import json
 import math
-import socket
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from compatkit.components.loading import PartLoader
-from compatkit.components.matrices.handing import received
+from compatkit.components.workers.adapters import received_adapters
+from compatkit.components.workers.carrying import (
+    Answer,
+    Names,
+    answered,
+    component_of,
+    heads_of,
+    images_of,
+    reference_of,
+)
 from compatkit.contracts.evidence import Cell
-from compatkit.errors import CompatkitError
-from compatkit.evaluation.component import Component
 from compatkit.evaluation.conditions import Conditions, ImageFacts
 from compatkit.evaluation.records import keep
 from compatkit.foundation.codec import structure
-from compatkit.registry.names import Reference, Version
-from compatkit.registry.store import Store
 
 if TYPE_CHECKING:
-    from compatkit.data.split import Split
     from compatkit.evaluation.pair_metrics import PairMetric
-
-Names = tuple[str, str, str]
-"""Name, version and digest of a component."""
 
 
 @attrs.frozen
@@ -50,6 +47,7 @@ class RowJob:
         record: Whether to record the cells as evidence.
         metrics: Name and settings of each metric of these pairs.
         standing: Heads of which the accuracy is recorded already.
+        adapters: File with the adapters of the extractor; empty if there are none.
     """
 
     registry: str
@@ -61,15 +59,12 @@ class RowJob:
     record: bool
     metrics: tuple[tuple[str, Mapping[str, Any]], ...] = ()
     standing: tuple[str, ...] = ()
+    adapters: str = ""
 
-    def dumps(self) -> str:
-        """Return the job as one line."""
-        return json.dumps(attrs.asdict(self))
-
-    @classmethod
-    def loads(cls, line: str) -> RowJob:
-        """Read the output of ``dumps``."""
-        return structure(cls, json.loads(line), "job")
+    @property
+    def size(self) -> int:
+        """Number of cells."""
+        return len(self.heads)
 
     @property
     def label(self) -> str:
@@ -82,42 +77,15 @@ class RowJob:
         return attrs.evolve(self, heads=self.heads[:middle]), attrs.evolve(self, heads=self.heads[middle:])
 
 
-@attrs.frozen
-class RowAnswer:
+@attrs.frozen(kw_only=True)
+class RowAnswer(Answer):
     """What a worker answers.
 
     Attributes:
         cells: Measured cells, including that of a bound that is no column.
-        error: Why nothing was measured; else empty.
-        unseen: The machine and the file that it does not see; else empty.
-        notes: Warnings.
     """
 
     cells: tuple[Cell, ...] = ()
-    error: str = ""
-    unseen: str = ""
-    notes: tuple[str, ...] = ()
-
-    def dumps(self) -> str:
-        """Return the answer as one line."""
-        return json.dumps(attrs.asdict(self))
-
-    @classmethod
-    def loads(cls, line: str) -> RowAnswer:
-        """Read the output of ``dumps``."""
-        return structure(cls, json.loads(line), "answer")
-
-
-def names_of(component: Component) -> Names:
-    """Return what finds a component in any process; the version may be empty."""
-    resolved = component.resolved
-    return resolved.name, str(resolved.version or ""), str(resolved.digest)
-
-
-def reference_of(names: Names) -> str:
-    """Return the pinned reference of a component."""
-    name, version, digest = names
-    return f"{name}@{version}" if version else digest
 
 
 def blocks(heads: Sequence[Any], rows: int, workers: int) -> Iterator[Sequence[Any]]:
@@ -142,19 +110,8 @@ def work(line: str) -> str:
     Returns:
         ``RowAnswer`` as one line.
     """
-    job = RowJob.loads(line)
-    if not Path(job.images).is_file():
-        return RowAnswer(unseen=f"{socket.gethostname()} does not see {job.images}").dumps()
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        try:
-            cells, error = _measured(job), ""
-        except CompatkitError as failure:
-            cells, error = (), str(failure)
-        except Exception as failure:  # a module of a plugin may raise anything; other rows continue
-            cells, error = (), f"{type(failure).__name__}: {failure}"
-    notes = tuple(dict.fromkeys(str(item.message) for item in caught if item.category is UserWarning))
-    return RowAnswer(cells, error, notes=notes).dumps()
+    job: RowJob = structure(RowJob, json.loads(line), "job")
+    return answered(RowAnswer, job.images, lambda: {"cells": _measured(job)})
 
 
 def _measured(job: RowJob) -> tuple[Cell, ...]:
@@ -164,17 +121,21 @@ def _measured(job: RowJob) -> tuple[Cell, ...]:
 
     conditions = Conditions(**job.conditions)
     conditions = attrs.evolve(conditions, device=Precision.choose(conditions.device, "float32", None).device)
-    heads = _heads(job.registry)
-    extractor = _component(PartLoader(heads.store), job.extractor)  # its weights are dropped after the job
-    rights = [_component(heads, names) for names in job.heads]
-    bounds = {} if job.bound is None else {extractor.reference: _component(heads, job.bound)}
+    heads = heads_of(job.registry)
+    extractor = component_of(PartLoader(heads.store), job.extractor)  # its weights are dropped after the job
+    rights = [component_of(heads, names) for names in job.heads]
+    bounds = {} if job.bound is None else {extractor.reference: component_of(heads, job.bound)}
     parts = [extractor, *rights, *bounds.values()]
     for part in parts:
         _ = part.module  # find damaged parts before anything runs
-    measured, images = list[Cell](), _images(job.images)
+    measured, images = list[Cell](), images_of(job.images)
     metrics = _metrics(job)
     by_pair = {(extractor.reference, right.reference): metrics for right in rights}
     own = bounds.get(extractor.reference)
+    between = received_adapters(job.adapters) if job.adapters else {}
+    described = {
+        head: [(adapter.function, str(adapter)) for adapter in chain] for head, chain in between.items()
+    }
 
     def each(row: list[Cell]) -> None:
         measured.extend(row)
@@ -184,7 +145,13 @@ def _measured(job: RowJob) -> tuple[Cell, ...]:
         facts = ImageFacts.of(images)
         for cell, right in zip(row, rights, strict=False):  # a bound that is no column comes last
             keyed = [
-                (metric, metric.conditions(conditions, facts, extractor, right, own)) for metric in metrics
+                (
+                    metric,
+                    metric.conditions(
+                        conditions, facts, extractor, right, own, described.get(right.reference, ())
+                    ),
+                )
+                for metric in metrics
             ]
             keep_metrics(heads.store, cell, (extractor, right), keyed)
 
@@ -193,6 +160,7 @@ def _measured(job: RowJob) -> tuple[Cell, ...]:
         rights,
         {extractor.reference: images},
         conditions,
+        adapters={(extractor.reference, head): chain for head, chain in between.items()},
         bounds=bounds,
         metrics=by_pair,
         each=each,
@@ -206,18 +174,3 @@ def _metrics(job: RowJob) -> Sequence[PairMetric]:
     from compatkit.evaluation.pair_metrics import PairMetric
 
     return [PairMetric.named(name, settings) for name, settings in job.metrics]
-
-
-def _component(parts: PartLoader, names: Names) -> Component:
-    name, version, digest = names
-    return parts.component(Reference(name, Version.parse(version) if version else None, digest=digest))
-
-
-@functools.lru_cache(1)
-def _heads(registry: str) -> PartLoader:
-    return PartLoader(Store.open(registry), admitted=True)
-
-
-@functools.lru_cache(2)
-def _images(file: str) -> Split:
-    return received(Path(file))

@@ -24,7 +24,7 @@ from compatkit.evaluation.conditions import (
     stale_reason,
 )
 from compatkit.evaluation.prospect import have_batch_norm, promise
-from compatkit.evaluation.records import Cells
+from compatkit.evaluation.records import Cells, is_accuracy
 from compatkit.registry.evidence import StoredResult
 from compatkit.registry.store import Store
 
@@ -209,7 +209,7 @@ def _last_images(extractor: Component, results: Sequence[StoredResult], cells: C
         DataError: It was measured on several data sets and trained on none of them.
     """
     names: dict[str, ImageFacts] = {}
-    for result in results:
+    for result in filter(is_accuracy, results):
         try:
             settings = cells.settings(result)
         except FormatError:

@@ -7,24 +7,21 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from compatkit.components.loading import check_signature
-from compatkit.components.matrices.handing import handed_over
-from compatkit.components.matrices.jobs import RowAnswer, RowJob, blocks, names_of, reference_of, work
+from compatkit.components.matrices.jobs import RowAnswer, RowJob, blocks, work
+from compatkit.components.workers.adapters import handed_adapters
+from compatkit.components.workers.carrying import carry_out, check_shared, names_of, reference_of
+from compatkit.components.workers.handing import handed_over
 from compatkit.contracts.evidence import Cell
-from compatkit.errors import EnvironmentFailure, UsageError
 from compatkit.evaluation.component import Component
 from compatkit.evaluation.conditions import Conditions, Progress
-from compatkit.foundation.cache import mirrored
 from compatkit.plugins.launching import Launcher
 from compatkit.registry.store import Store
 
 if TYPE_CHECKING:
     from compatkit.components.matrices.recorded import Pair
     from compatkit.data.split import Split
+    from compatkit.evaluation.matrix import Adapters
     from compatkit.evaluation.pair_metrics import PairMetric
-
-ATTEMPTS = 2
-"""Processes that a single cell may kill."""
 
 
 @attrs.frozen
@@ -51,6 +48,7 @@ def measure_in_workers(
     bounds: Mapping[str, Component],
     tests: Mapping[str, Split],
     conditions: Conditions,
+    adapters: Adapters,
     record: bool,
     launcher: Launcher,
     take: Callable[[Sequence[Cell]], None],
@@ -67,6 +65,7 @@ def measure_in_workers(
         bounds: Head that gives the upper bound, by reference of the extractor.
         tests: Test images by reference of the extractor.
         conditions: Conditions of all cells.
+        adapters: Adapters by pair.
         record: Whether the processes record cells as evidence.
         launcher: Where jobs are carried out.
         take: Called with the cells of a job when it ends.
@@ -80,17 +79,20 @@ def measure_in_workers(
         SignatureError: A part lacks a required signature.
         EnvironmentFailure: A process does not see the registry.
     """
-    if (address := mirrored(store.root)) is not None:
-        raise UsageError(
-            f"{address} is a remote, which workers cannot record results in. Clone it into a folder that they all see, "
-            "or measure without workers.",
-            subject=address,
-        )
     parts = {part.reference: part for part in (*lefts, *rights, *bounds.values())}
-    for part in parts.values():
-        check_signature(store, part.resolved, False, "auto")
+    check_shared(store, parts.values())
+    lost = list[Lost]()
+
+    def answered(job: RowJob, answer: RowAnswer) -> None:
+        if answer.error:
+            lost.append(Lost(job.label, tuple(map(reference_of, job.heads)), answer.error))
+        take(answer.cells)
+
     root = store.root.absolute()
-    with handed_over(root, [tests[left.reference] for left in lefts]) as files:
+    with (
+        handed_over(root, [tests[left.reference] for left in lefts]) as files,
+        handed_adapters(root, {pair: adapters[pair] for pair in todo if pair in adapters}) as between,
+    ):
         jobs = [
             RowJob(
                 registry=str(root),
@@ -106,6 +108,7 @@ def measure_in_workers(
                 standing=tuple(
                     head.reference for head in block if (left.reference, head.reference) in standing
                 ),
+                adapters=between.get(left.reference, ""),
             )
             for left in lefts
             for block in blocks(
@@ -114,52 +117,11 @@ def measure_in_workers(
                 launcher.workers or 1,
             )
         ]
-        return _carry_out(jobs, launcher, take, progress)
+        notes = carry_out(jobs, work, RowAnswer, launcher, answered, progress)
+    return lost, notes
 
 
 def _metrics_of(metrics: Sequence[PairMetric]) -> tuple[tuple[str, dict[str, Any]], ...]:
     """Return names and settings of metrics, each once."""
     distinct = {metric.key: metric for metric in metrics}
     return tuple((metric.name, dict(metric.settings)) for metric in distinct.values())
-
-
-def _carry_out(
-    jobs: list[RowJob],
-    launcher: Launcher,
-    take: Callable[[Sequence[Cell]], None],
-    progress: Progress | None,
-) -> tuple[list[Lost], list[str]]:
-    """Carry out jobs; those with a dead process are divided and carried out again."""
-    lost, notes = list[Lost](), list[str]()
-    done, total = 0, sum(len(job.heads) for job in jobs)
-    waiting = [(job, 1) for job in jobs]
-    while waiting:
-        again = list[tuple[RowJob, int]]()
-        labels = [job.label for job, _ in waiting]
-        for position, answer in launcher.answers(work, [job.dumps() for job, _ in waiting], labels):
-            job, attempt = waiting[position]
-            if isinstance(answer, Exception):
-                if len(job.heads) > 1:
-                    again += [(half, 1) for half in job.halves()]
-                    continue
-                if attempt < ATTEMPTS:
-                    again.append((job, attempt + 1))
-                    continue
-                row = RowAnswer(error=str(answer))
-            else:
-                row = RowAnswer.loads(answer)
-            if row.unseen:
-                raise EnvironmentFailure(
-                    f"A worker does not see the registry: {row.unseen}. Workers need a folder that all machines mount "
-                    "at the same path.",
-                    subject=job.registry,
-                )
-            if row.error:
-                lost.append(Lost(job.label, tuple(map(reference_of, job.heads)), row.error))
-            notes += [note for note in row.notes if note not in notes]
-            take(row.cells)
-            done += len(job.heads)
-            if progress is not None:
-                progress(done, total, job.label)
-        waiting = again
-    return lost, notes

@@ -5,72 +5,24 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
+from fragile import fragile_parts
 from photos import class_folder
 from small import data_set, quick, write_packs
 
 import compatkit as ck
 from compatkit.cli import main
-from compatkit.components.matrices.handing import handed_over, received
 from compatkit.components.matrices.jobs import RowAnswer, RowJob, blocks, work
+from compatkit.components.workers.handing import handed_over, received
 from compatkit.errors import EnvironmentFailure, FormatError, UsageError
 from compatkit.plugins.launching import Launcher
 
 BOTH = "digits/*.extractor", "digits/*.head"
-
-NETWORK = '''
-import os
-import signal
-from pathlib import Path
-
-import torch
-
-from compatkit import hookimpl
-
-compatkit_api = 1
-
-
-class Fragile(torch.nn.Module):
-    """A network; one output more than asked for, with the file below, ends its process."""
-
-    def __init__(self, classes, name):
-        super().__init__()
-        self.body = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 8))
-        self.act = torch.nn.ReLU()
-        self.fc = Killer(8, classes, name)
-
-    def forward(self, x):
-        return self.fc(self.act(self.body(x)))
-
-
-class Killer(torch.nn.Linear):
-    def __init__(self, inputs, outputs, name):
-        super().__init__(inputs, outputs)
-        self.orders = Path(os.environ.get("FRAGILE", "")) / name
-
-    def forward(self, x):
-        if self.orders.is_file():
-            left = int(self.orders.read_text())
-            if left:
-                self.orders.write_text(str(left - 1))
-                os.kill(os.getpid(), signal.SIGKILL)
-        return super().forward(x)
-
-
-def build(model, num_classes=2, in_chans=1, **_):
-    return Fragile(num_classes, model)
-
-
-@hookimpl
-def compatkit_builders(register):
-    register("fragile", build)
-'''
-"""Networks whose head kills its process as often as a file says."""
 
 
 @pytest.fixture(scope="module")
@@ -140,17 +92,8 @@ def test_a_row_is_divided_only_where_workers_would_have_nothing_to_do(
 
 @pytest.fixture
 def fragile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[ck.Registry, list[ck.Split]]]:
-    """Networks ``calm``, ``other`` and ``wild``, whose heads may end their process."""
-    plugin = tmp_path / f"fragile_{tmp_path.name}.py"  # a process imports a module of one name once
-    plugin.write_text(NETWORK)
-    monkeypatch.setenv("COMPATKIT_PLUGIN_FILES", str(plugin))
-    monkeypatch.setenv("FRAGILE", str(tmp_path))
-    sets = [data_set(name, size=(8, 8), seed=seed) for seed, name in enumerate(("calm", "other", "wild"))]
-    tasks = [ck.Task(data.name, data, data.name, "act", builder="fragile", size=(8, 8)) for data in sets]
-    registry = ck.Registry.init(tmp_path / "parts")
-    registry.publish(quick(steps=1).fit(tasks), prefix="digits")
-    yield registry, [data.test for data in sets]
-    sys.modules.pop(plugin.stem, None)
+    with fragile_parts(tmp_path, monkeypatch) as (registry, sets):
+        yield registry, [data.test for data in sets]
 
 
 def test_a_process_that_is_killed_once_costs_nothing(
@@ -208,7 +151,7 @@ def test_a_worker_that_does_not_see_the_registry_is_an_error(
     registry: ck.Registry, tests: list[ck.Split], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     elsewhere = RowJob(str(tmp_path), str(tmp_path / "gone"), ("a", "", "b"), (), None, {}, True)
-    assert str(tmp_path / "gone") in RowAnswer.loads(work(elsewhere.dumps())).unseen
+    assert str(tmp_path / "gone") in RowAnswer.loads(work(json.dumps(attrs.asdict(elsewhere)))).unseen
 
     def answers(self: Launcher, work: Any, jobs: list[str], labels: list[str]) -> Iterator[tuple[int, str]]:
         job = json.loads(jobs[0])
