@@ -16,14 +16,13 @@ from compatkit.cli.options import argument, command, option
 from compatkit.cli.output import clean, emit, news, next_step, progress
 from compatkit.cli.releases import AboutOptions, SigningOptions, sign_published
 from compatkit.cli.roots import destination, open_or_create_registry, open_registry
-from compatkit.components.images import PolicyData
-from compatkit.contracts.manifest import About
 from compatkit.errors import CompatkitError, UsageError
-from compatkit.experiments.recipes import STATE, Recipe, StartedRun
-from compatkit.registry.names import Version
-from compatkit.registry.signing.private_keys import SigningKey
 
 if TYPE_CHECKING:
+    from compatkit.components.images import PolicyData
+    from compatkit.contracts.manifest import About
+    from compatkit.experiments.recipes import Recipe, StartedRun
+    from compatkit.registry.signing.private_keys import SigningKey
     from compatkit.training.fit import Fit
     from compatkit.training.prepare import Frozen
 
@@ -44,6 +43,8 @@ class ReleaseOptions(SigningOptions, AboutOptions):
             InvalidName: The version is malformed.
         """
         if self.version is not None:
+            from compatkit.registry.names import Version
+
             Version.parse(self.version)
             if self.major:
                 raise UsageError("--version and --major exclude each other.")
@@ -91,6 +92,8 @@ class Publication:
         if self.folder is not None:
             attrs.evolve(self.started, published=parts).write(self.folder)
             if not self.keeps_folder:
+                from compatkit.experiments.recipes import STATE
+
                 (self.folder / STATE).unlink(missing_ok=True)  # missing after a run of no steps
         if self.options.json:
             last = {row["task"]: row["losses"] for row in fit.history}
@@ -171,6 +174,8 @@ def publish_command(options: PublishOptions) -> int | None:
         # under other names, tested only
         compatkit publish parts-runs/mnist_usps-1a2b3c4d --prefix other --dry-run
     """
+    from compatkit.experiments.recipes import STATE, StartedRun
+
     options.check_numbers()
     run, started = options.run, StartedRun.read(options.run)
     _check_trained(run, started)
@@ -197,6 +202,7 @@ def _check_trained(run: Path, started: StartedRun) -> None:
         UsageError: There is nothing to publish; the message says how to continue.
         FormatError: The state is damaged.
     """
+    from compatkit.experiments.recipes import STATE
     from compatkit.training.checkpoints import status
 
     state = status(run / STATE)

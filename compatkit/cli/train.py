@@ -19,16 +19,12 @@ from compatkit.cli.output import emit, is_main_process, news
 from compatkit.cli.publish import Publication, ReleaseOptions, load
 from compatkit.cli.roots import destination
 from compatkit.cli.writable import check_folder
-from compatkit.components.images import PolicyData, policy_images
-from compatkit.contracts.labels import common, first_names
 from compatkit.errors import EnvironmentFailure, UsageError
-from compatkit.experiments.recipes import STATE, Recipe, StartedRun, check_tensor_file
-from compatkit.registry.layout import MARKER
-from compatkit.registry.names import Version
-from compatkit.registry.store import Store
 
 if TYPE_CHECKING:
+    from compatkit.components.images import PolicyData
     from compatkit.data.dataset import DataSet
+    from compatkit.experiments.recipes import Recipe
     from compatkit.training.checkpoints import CheckpointStatus
     from compatkit.training.fit import Fit
     from compatkit.training.prepare import Frozen
@@ -76,6 +72,8 @@ def train_command(options: TrainOptions) -> int | None:
         raise UsageError("--out and --checkpoint exclude each other.")
     if options.new_augment and options.out is None and options.checkpoint is None:
         raise UsageError("--new-augment resumes another run; name it with --out or --checkpoint.")
+    from compatkit.experiments.recipes import StartedRun
+
     if options.download and os.environ.get("WORLD_SIZE", "1") != "1":
         raise UsageError(
             "--download needs a single process. Download first: compatkit train RECIPE --steps 1 --dry-run --download."
@@ -122,6 +120,8 @@ def train_command(options: TrainOptions) -> int | None:
 def _stored_in(folder: Path, trainer: Trainer) -> Trainer:
     """Return a trainer that keeps its state in the folder of its run, which gives the run its name."""
     name = trainer.run_name or folder.absolute().name
+    from compatkit.experiments.recipes import STATE
+
     return attrs.evolve(trainer, checkpoint=folder / STATE, run_name=name)
 
 
@@ -197,6 +197,8 @@ def _left_out(data: DataSet) -> str:
 
 def _classes_apart(first: Task, second: Task) -> str:
     """Return which classes only one of two tasks has, if they share others: probably a name is misspelt."""
+    from compatkit.contracts.labels import common, first_names
+
     names = (first.data.classes, second.data.classes)
     pairs = common(*names)
     if not pairs or len(pairs) == len(names[0]) == len(names[1]):
@@ -222,6 +224,8 @@ def _check_checkpoint(path: Any, folder: Path | None) -> None:
         above = next(parent for parent in file.parents if parent.exists())
         check_folder(above, f"The run's folder {folder} (--out names another)")
     if file.exists():
+        from compatkit.experiments.recipes import check_tensor_file
+
         check_tensor_file(file, "The checkpoint")
 
 
@@ -234,6 +238,11 @@ def _check_versions(root: Path, plan: Recipe, version: str | None, images: Polic
     Raises:
         PolicyDataMissing: They could not be published, because a policy's images are not available.
     """
+    from compatkit.components.images import policy_images
+    from compatkit.registry.layout import MARKER
+    from compatkit.registry.names import Version
+    from compatkit.registry.store import Store
+
     if not (root / MARKER).exists():
         return []
     store, published, notes = Store.open(root), [], list[str]()

@@ -22,18 +22,17 @@ from compatkit.foundation.addresses import local
 from compatkit.foundation.arguments import checks_arguments
 from compatkit.foundation.display import LINES, Shown
 from compatkit.registry.authorship import Author
-from compatkit.registry.history import change_between
 from compatkit.registry.layout import locate
 from compatkit.registry.opening import AnyRegistry, open_store, opened
 from compatkit.registry.signing.trust import Trust, Trusted
 from compatkit.registry.store import Store
-from compatkit.registry.versions.diff import Difference
 
 if TYPE_CHECKING:
     from compatkit.components.catalogue.site import Site
     from compatkit.evaluation.conditions import Progress
     from compatkit.registry.maintenance.operations import Maintenance
     from compatkit.registry.signing.private_keys import SigningKey
+    from compatkit.registry.versions.diff import Difference
     from compatkit.reports.listing import Listing
 
 
@@ -296,6 +295,8 @@ class Registry(Comparing, Publishing, Copying, Changing, Shown):
             NotFound: A reference does not resolve.
             IntegrityError: A manifest, or a payload that is compared, is missing or damaged.
         """
+        from compatkit.registry.history import change_between
+
         change = change_between(self.store, old, new)
         if not tensors:
             return change
