@@ -49,7 +49,8 @@ def measure_arrays(
         metric: Name of an installed metric that runs no network, or such a metric.
         arrays: Arguments of the metric, in its order: outputs of one and of the other network, inputs, weights, weights
             of the other network, logits, labels, images. numpy or torch, one row a sample (weights: ``(out, in)`` or
-            ``(out, in, h, w)``); of the first five also a mapping from layers to arrays. float64 stays float64.
+            ``(out, in, h, w)``); of the first five also a mapping from layers to arrays. float64 stays float64. If all
+            are tensors on one GPU, the metric runs there.
         batch_size: Samples that the metric sees at once, for ``minibatch_cka``; None is all.
         **settings: Settings of the metric, where it is named.
 
@@ -125,7 +126,8 @@ def on_arrays(
         DataError: An array is no array of numbers, has other samples, or values that are not finite.
     """
     chosen = metrics_of(metrics)
-    tensors = {role: _tensors(role, array, refuse) for role, array in arrays.items()}
+    device = _device_of(arrays)
+    tensors = {role: _tensors(role, array, refuse, device) for role, array in arrays.items()}
     for metric in chosen:
         needed = roles_of(metric)
         if set(needed) != set(tensors):
@@ -147,7 +149,7 @@ def on_arrays(
     other = nn.Sequential(*others.values()) if others else None
     network = nn.Sequential(*layers.values())
     subject = Subject(network=network, layers=layers, other=other, other_layers=others)
-    index = torch.arange(count) if positions is None else torch.from_numpy(positions)
+    index = (torch.arange(count) if positions is None else torch.from_numpy(positions)).to(device)
     results: list[Measured] = []
     with torch.no_grad():
         for metric in chosen:
@@ -182,11 +184,55 @@ def read_array(path: str | os.PathLike[str]) -> Any:
         ) from error
 
 
-def _tensors(role: str, array: Any, refuse: bool) -> dict[str, Tensor]:
+def _device_of(arrays: Mapping[str, Any]) -> torch.device:
+    """Return the device of all arrays if they are tensors that share one; else the CPU."""
+    listed = [
+        values
+        for array in arrays.values()
+        for values in (array.values() if isinstance(array, Mapping) else (array,))
+    ]
+    devices = {values.device if isinstance(values, Tensor) else None for values in listed}
+    device = devices.pop() if len(devices) == 1 else None
+    return device or torch.device("cpu")
+
+
+def _tensors(role: str, array: Any, refuse: bool, device: torch.device) -> dict[str, Tensor]:
     layers = array if role in LAYERED and isinstance(array, Mapping) else {"array": array}
     if not layers:
         raise DataError(f"There is no array for {role}; give at least one.", subject=role)
-    return {name: _tensor(name, values, role, refuse) for name, values in layers.items()}
+    there = device.type != "cpu"
+    return {
+        name: _tensor_there(name, values, role, refuse)
+        if there and _has_values(values, role)
+        else _tensor(name, values, role, refuse)
+        for name, values in layers.items()
+    }
+
+
+def _has_values(tensor: Tensor, role: str) -> bool:
+    """Return whether a tensor of another device is an array of numbers; the others are refused as arrays are."""
+    kinds = tensor.dtype.is_complex or (role == "labels" and tensor.dtype.is_floating_point)
+    return (
+        tensor.layout is torch.strided
+        and not tensor.is_meta
+        and bool(tensor.ndim and tensor.numel())
+        and not kinds
+    )
+
+
+def _tensor_there(name: str, tensor: Tensor, role: str, refuse: bool) -> Tensor:
+    """Return a tensor in the type that is computed in, on its own device."""
+    kind = (
+        torch.int64 if role == "labels" else torch.float64 if tensor.dtype == torch.float64 else torch.float32
+    )
+    tensor = tensor.detach().to(kind)
+    if refuse and role != "labels":
+        rows = max(1, BLOCK * len(tensor) // tensor.numel())
+        for first, block in zip(range(0, len(tensor), rows), tensor.split(rows), strict=True):
+            wrong = ~block.isfinite().reshape(len(block), -1).all(1)
+            if bool(wrong.any()):
+                raise _not_finite(name, role, first + int(wrong.int().argmax()))
+    return tensor
 
 
 def _tensor(name: str, array: Any, role: str, refuse: bool) -> Tensor:
@@ -221,11 +267,15 @@ def _check_finite(name: str, role: str, values: NDArray[Any]) -> None:
     for first in range(0, len(values), rows):
         wrong = ~np.isfinite(values[first : first + rows]).reshape(min(rows, len(values) - first), -1).all(1)
         if wrong.any():
-            raise DataError(
-                f"{name!r} of {role} has values that are not finite, first in row {first + int(wrong.argmax()):,}. "
-                "Record in float32, check the weights, or leave the layer out.",
-                subject=name,
-            )
+            raise _not_finite(name, role, first + int(wrong.argmax()))
+
+
+def _not_finite(name: str, role: str, row: int) -> DataError:
+    return DataError(
+        f"{name!r} of {role} has values that are not finite, first in row {row:,}. "
+        "Record in float32, check the weights, or leave the layer out.",
+        subject=name,
+    )
 
 
 def _modules(tensors: Mapping[str, Mapping[str, Tensor]], weights: str, outputs: str) -> dict[str, nn.Module]:

@@ -34,7 +34,8 @@ def similarity(
 
     Args:
         left: Outputs of a network's layers: ``ck.activations(...)``, or arrays by layer, one row a sample. Several
-            runs (seeds) of a network as a list: then all pairs of runs are compared at once.
+            runs (seeds) of a network as a list: then all pairs of runs are compared at once. Tensors that are all on
+            one GPU are compared there.
         right: Those of another network; None compares ``left`` with itself.
         metrics: Names of installed metrics of two networks' outputs, or metrics.
         batch_size: Samples that a metric sees at once, for ``minibatch_cka``; None is all.
