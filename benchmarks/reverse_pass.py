@@ -68,14 +68,14 @@ def data_set(side: int) -> DataSet:
     return DataSet("noise", split, split)
 
 
-def begin(stack: ExitStack, name: str, uses: list[Any]) -> PreparedRun:
+def begin(stack: ExitStack, name: str, uses: list[Any], precision: Any = "float32") -> PreparedRun:
     """Return a run of the trainer before its first step."""
     setting = NETWORKS[name]
     task = ck.Task(
         "noise", data_set(setting.side), name, setting.cut, size=setting.side, kwargs=dict(setting.kwargs)
     )
     trainer = ck.Trainer(
-        steps=10**6, batch_size=setting.batch, device="cpu", precision="float32", progress=False, lr=1e-5
+        steps=10**6, batch_size=setting.batch, device="cpu", precision=precision, progress=False, lr=1e-5
     )
     return stack.enter_context(prepare(FitRequest(trainer, [task], uses)))
 
@@ -92,9 +92,12 @@ def ours(run: PreparedRun, steps: int) -> Callable[[], object]:
     return turn
 
 
-def by_hand(stack: ExitStack, name: str, *, reverse: bool) -> Callable[[], object]:
+def by_hand(
+    stack: ExitStack, name: str, *, reverse: bool, precision: Any = "float32"
+) -> Callable[[], object]:
     """Return a function that runs steps of a loop in plain torch, on the same network, layers and images."""
-    run, setting = begin(stack, name, ["reverse_pass"]), NETWORKS[name]
+    run, setting = begin(stack, name, ["reverse_pass"], precision), NETWORKS[name]
+    autocast = run.loop.setup.precision.autocast
     loop = run.loop
     state = loop.setup.tasks["noise"]
     layers = loop.plugins.members[0].instance.selections["noise"].layers  # type: ignore[attr-defined]
@@ -110,10 +113,11 @@ def by_hand(stack: ExitStack, name: str, *, reverse: bool) -> Callable[[], objec
 
     def step() -> None:
         batch = batches[next(numbers) % len(batches)]
-        loss = F.cross_entropy(network(batch.images), batch.labels)
-        if reverse:
-            loss = loss + torch.stack([_residual(*call) for call in calls]).sum()
-            calls.clear()
+        with autocast():
+            loss = F.cross_entropy(network(batch.images).float(), batch.labels)
+            if reverse:
+                loss = loss + torch.stack([_residual(*call) for call in calls]).sum()
+                calls.clear()
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -125,11 +129,26 @@ def by_hand(stack: ExitStack, name: str, *, reverse: bool) -> Callable[[], objec
     return turn
 
 
+def autocast_ratios(rounds: int) -> list[float]:
+    """Return the time of a bf16 step with the reverse pass, as a multiple of the hand-written one, in each round."""
+    name = "resnet20_cifar"
+    with ExitStack() as stack:
+        run = begin(stack, name, ["reverse_pass"], "bf16")
+        contestants = {
+            "ours": Contestant(ours(run, NETWORKS[name].steps)),
+            "by hand": Contestant(by_hand(stack, name, reverse=True, precision="bf16")),
+        }
+        times = compete(contestants, MORE * rounds, seed=0)
+    pairs = zip(times["ours"], times["by hand"], strict=True)
+    return [mine.processor / hand.processor for mine, hand in pairs]
+
+
 def _residual(layer: Any, inputs: Tensor, outputs: Tensor) -> Tensor:
     if isinstance(layer, nn.Linear):
-        return F.mse_loss((outputs if layer.bias is None else outputs - layer.bias) @ layer.weight, inputs)
+        outputs = outputs if layer.bias is None else outputs - layer.bias.to(outputs.dtype)
+        return F.mse_loss((outputs @ layer.weight).float(), inputs.float())
     if layer.bias is not None:
-        outputs = outputs - layer.bias[:, None, None]
+        outputs = outputs - layer.bias.to(outputs.dtype)[:, None, None]
     padding = [
         size - ((output_size - 1) * s - 2 * p + k)
         for size, output_size, s, p, k in zip(
@@ -137,7 +156,7 @@ def _residual(layer: Any, inputs: Tensor, outputs: Tensor) -> Tensor:
         )
     ]
     back = F.conv_transpose2d(outputs, layer.weight, None, layer.stride, layer.padding, padding, layer.groups)
-    return F.mse_loss(back, inputs)
+    return F.mse_loss(back.float(), inputs.float())
 
 
 def saved_bytes(run: PreparedRun) -> int:

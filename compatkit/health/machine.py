@@ -10,10 +10,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from compatkit.foundation.bf16 import multiplies_bf16_fast
 from compatkit.health.observation import Observation, State
 
 INSTRUCTIONS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "amx_tile")
-"""Instructions of x86 processors that torch uses; bf16 is slow without the last three."""
+"""Instructions of x86 processors that torch uses."""
 LOW_MEMORY = 2 * 2**30
 """Bytes of free memory below which importing torch and training may fail."""
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
@@ -32,7 +33,7 @@ def processor(facts: Mapping[str, Any]) -> Iterator[Observation]:
     if flags and "avx2" not in flags and os.uname().machine in ("x86_64", "AMD64"):
         state, remedy = "warning", "Without AVX2, training and inference are several times slower."
     used = f"; torch uses {facts['capability']}" if "capability" in facts else ""
-    bf16 = "fast" if {"avx512_bf16", "amx_bf16"} & set(flags) else "slow"
+    bf16 = "fast" if multiplies_bf16_fast(model, flags) else "slow"
     found = f"{model or 'unknown model'}: {', '.join(known) or 'none of ' + ', '.join(INSTRUCTIONS)}; bf16 is {bf16}"
     yield Observation("processor", "instructions", state, f"{found}{used}", remedy)
     yield _threads(facts)

@@ -133,6 +133,14 @@ def execution(data: bytes) -> Execution | None:
         return None  # ``load`` reports the damage
 
 
+def number_format(data: bytes) -> str | None:
+    """Return the number format of a checkpoint's run, such as ``"bf16"``; None if the file does not contain it."""
+    try:
+        return str(json.loads(metadata(data) or "")["run"]["environment"]["precision"])
+    except _DAMAGED:
+        return None  # ``load`` reports the damage
+
+
 def load(
     path: Path, data: bytes, loop: Loop, run: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:

@@ -146,6 +146,7 @@ class Explanation:
             elements; and ``moved_by``, the optimizer that updates them, or None.
         events: Table of the plugins that are called at each event of a run, in order.
         execution: ``mode`` and ``reason``.
+        precision: Number format of the forward passes, ``dtype``, and ``reason``.
         chosen: Choices that plugins reported in their set-up, by plugin.
         settings: Settings of the trainer in the manifest, with device and precision.
         regularizers: Settings of each regularizer, including defaults, as in the manifest.
@@ -155,6 +156,7 @@ class Explanation:
     owners: tuple[Mapping[str, Any], ...]
     events: str
     execution: Mapping[str, str]
+    precision: Mapping[str, str]
     chosen: Mapping[str, Mapping[str, Any]]
     settings: Mapping[str, Any]
     regularizers: tuple[Mapping[str, Any], ...]
@@ -184,7 +186,9 @@ class Explanation:
         precision = loop.setup.precision
         settings = {**loop.settings.stated(), "device": precision.device, "precision": precision.dtype}
         events, plugins = loop.plugins.explain(), tuple(loop.plugins.manifest())
-        return cls(tasks, tuple(_owners(loop)), events, execution, loop.setup.metadata, settings, plugins)
+        number_format = {"dtype": precision.dtype, "reason": precision.reason}
+        owners, chosen = tuple(_owners(loop)), loop.setup.metadata
+        return cls(tasks, owners, events, execution, number_format, chosen, settings, plugins)
 
     def to_json(self) -> dict[str, Any]:
         """Return the explanation as JSON values."""
@@ -205,6 +209,7 @@ class Explanation:
             "Owners of the parameters": owners,
             **{f"Chosen by {name}": choices for name, choices in self.chosen.items()},
             "Execution": {self.execution["mode"]: self.execution["reason"]},
+            "Precision": {self.precision["dtype"]: self.precision["reason"]},
         }
         lines = {title: list(_lines(values)) for title, values in parts.items()}
         lines["Hooks, in the order in which they are called"] = self.events.splitlines()

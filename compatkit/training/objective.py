@@ -90,6 +90,20 @@ class Objective(nn.Module):
         Returns:
             Losses with their weights and graphs by name; terms and predictions as in ``Outcome``.
         """
+        # Weights are cast once for the network and for the losses of regularizers; a compiler does so by itself.
+        keeps = self.losses and self.precision.dtype != "float32" and not torch.compiler.is_compiling()
+        if not keeps:
+            return self._each(step, seeds)
+        torch.autocast_increment_nesting()
+        try:
+            return self._each(step, seeds)
+        finally:
+            if torch.autocast_decrement_nesting() == 0:
+                torch.clear_autocast_cache()
+
+    def _each(
+        self, step: Step, seeds: Sequence[int]
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor], Tensor | None]:
         if seeds:
             reseed(self.precision.device, seeds[0])
         view_features, calls = self._target_pass(step)

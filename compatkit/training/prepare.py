@@ -33,6 +33,7 @@ from compatkit.training.hook_conflicts import check_hooks
 from compatkit.training.loggers import RunLog
 from compatkit.training.loop import Loop
 from compatkit.training.manifest import describe
+from compatkit.training.multiply_adds import multiply_adds
 from compatkit.training.networks import parameters_digest, prepare_task, redraw
 from compatkit.training.optim import check_owners
 from compatkit.training.plugin_setup import SetUp, check_weights
@@ -101,6 +102,8 @@ def _check_classes(task: Task, split: Split, what: str) -> None:
         )
 
 
+SAVED = "the run of the checkpoint has it"
+"""Reason for the number format of a run that resumes."""
 Statistics = Literal["stored", "batch"]
 Frozen = Fit | Mapping[str, AuxiliaryHead | ReleasedExtractor] | None
 
@@ -183,6 +186,7 @@ def prepare(request: FitRequest) -> Iterator[PreparedRun]:
         run_folder = run_folder or (Path() if request.dry else None)
         log = RunLog.of(settings.loggers, settings.batch_size, run_folder)
         precision = Precision.choose(world.device, settings.precision, settings.channels_last)
+        precision = _saved_precision(settings, precision, world)
         tasks, held_out = hold_out(request.tasks, settings.validation, settings.seed)
         with (
             name_worker_deaths(),
@@ -274,6 +278,7 @@ def _check(request: FitRequest, world: World) -> None:
 def _set_up(request: FitRequest, plugins: RunPlugins, precision: Precision, teardown: Teardown) -> SetUp:
     seed, frozen, statistics = request.settings.seed, request.frozen, request.frozen_statistics
     states = {task.name: prepare_task(task, seed, precision) for task in request.tasks}
+    precision = _for_networks(request.settings, precision, states.values())
     for state in states.values():
         state.statistics = statistics
     parts = frozen.auxiliary if isinstance(frozen, Fit) else frozen or {}
@@ -342,6 +347,31 @@ def _execution(loop: Loop) -> Execution:
         if data is not None and (execution := checkpoints.execution(data)) is not None:
             return execution
     return select_execution(loop)
+
+
+def _saved_precision(settings: Settings, precision: Precision, world: World) -> Precision:
+    """Return the precision with the number format of the checkpoint's run, where the settings leave it open."""
+    if settings.precision != "auto" or settings.checkpoint is None:
+        return precision
+    data = checkpoints.read(Path(settings.checkpoint), world)
+    saved = None if data is None else checkpoints.number_format(data)
+    if saved not in ("float32", "bf16"):
+        return precision
+    return attrs.evolve(precision, dtype=saved, reason=SAVED)
+
+
+def _for_networks(settings: Settings, precision: Precision, states: Iterable[TaskState]) -> Precision:
+    """Return the precision after a look at the sizes of the networks, where it was chosen and depends on them."""
+    chosen = settings.precision == "auto" and precision.reason != SAVED
+    if not chosen or precision.dtype != "bf16" or torch.device(precision.device).type != "cpu":
+        return precision
+    images = settings.batch_size // settings.accumulate
+    counts: list[float] = []
+    for state in states:
+        parts = [state.extractor, state.head] if state.runs_head else [state.extractor]
+        shape = len(state.data.mean), *state.data.size
+        counts += [images * count for count in multiply_adds(parts, shape)]
+    return precision.for_products(counts)
 
 
 def _freeze(head: AuxiliaryHead, statistics: Statistics, precision: Precision) -> AuxiliaryHead:

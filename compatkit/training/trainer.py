@@ -78,7 +78,9 @@ class Trainer(Settings):
             result, plan or folder.
         progress: Whether to show progress on standard error: a bar in a terminal or a notebook, elsewhere a line
             every ten seconds, after a minute every thirty, after ten minutes every sixty; evaluations at once.
-        precision: ``"auto"`` (bf16 where the hardware has it), ``"float32"`` or ``"bf16"`` (``"bfloat16"``).
+        precision: ``"auto"`` (bf16 where the hardware gains by it and, on a CPU, the networks are large enough; the
+            plan says why, and a run that resumes from a checkpoint keeps its format), ``"float32"`` or ``"bf16"``
+            (``"bfloat16"``).
         channels_last: Whether images and weights are NHWC in memory; None chooses.
         execution: ``"auto"`` chooses the fastest way by a trial on a GPU, and is ``"eager"`` elsewhere; ``"compile"``,
             ``"graph"`` (CUDA graphs of complete steps) or ``"compile+graph"`` falls back if something prevents it.

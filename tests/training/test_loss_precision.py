@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,10 @@ import pytest
 import torch
 from small import data_set, quick, same_parts
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import compatkit as ck
+from compatkit.training.prepare import FitRequest, prepare
 
 
 def task() -> ck.Task:
@@ -68,6 +71,47 @@ def test_what_a_hook_sees(kind: type[Looks], precision: Any, dtype: torch.dtype,
     assert plugin.seen == [(on, *[dtype] * 4)] * 2
     wanted = 4096.0 if dtype is torch.bfloat16 else 4097.0  # bf16 has 8 bits
     assert fit.history["a/x/ones"].tolist() == [wanted] * 2
+
+
+class Casts(TorchDispatchMode):
+    """Counts casts of tensors of a shape to bf16, other than in the backward pass."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.shape, self.count = shape, 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        cast = func.overloadpacket is torch.ops.aten._to_copy and kwargs.get("dtype") is torch.bfloat16
+        self.count += cast and args[0].shape == self.shape and args[0].requires_grad
+        return func(*args, **kwargs)
+
+
+class Reads:
+    """A loss under autocast that runs the head again."""
+
+    @ck.hookimpl
+    @ck.autocast
+    def compatkit_losses(self, step: ck.Step) -> Mapping[str, Tensor]:
+        return {"squares": step.classify(step.features).float().square().mean()}
+
+
+def test_a_weight_is_cast_once_a_step_and_anew_after_it() -> None:
+    request = FitRequest(
+        quick(steps=3, precision="bf16"), [task()], ["x", "y"], factories=dict.fromkeys("xy", Reads)
+    )
+    with prepare(request) as run:
+        state = run.loop.setup.tasks["a"]
+        (weight,) = (value for name, value in state.head.named_parameters() if name.endswith("fc.weight"))
+        counts = []
+        for number in range(3):
+            with Casts(tuple(weight.shape)) as casts:
+                run.loop.step(state, number)
+            counts.append(casts.count)
+        assert counts == [1, 1, 1] and not torch.is_autocast_enabled("cpu")
+        with torch.autocast("cpu", torch.bfloat16), torch.no_grad():  # of the weights after the step
+            features = torch.randn(2, *state.feature_shape[1:])
+            assert torch.equal(state.head(features), copy.deepcopy(state.head)(features))
 
 
 class Pulls:
