@@ -19,9 +19,6 @@ from compatkit.registry.maintenance.faults import Fault
 from compatkit.registry.maintenance.loads import LoadCheck, LoadRefusal
 from compatkit.registry.maintenance.repair import plan
 from compatkit.registry.maintenance.repair_plan import ActionResult
-from compatkit.registry.remotes import named
-from compatkit.registry.remotes.named import SavedRemote
-from compatkit.registry.remotes.verifying import verify_remote
 from compatkit.registry.store import Store
 
 COLORS = {"error": "red", "warning": "yellow"}
@@ -79,6 +76,10 @@ def verify_command(options: VerifyOptions) -> int | None:
 
     def look() -> VerificationReport:
         if store is None:
+            from compatkit.registry.remotes import named
+            from compatkit.registry.remotes.named import SavedRemote
+            from compatkit.registry.remotes.verifying import verify_remote
+
             with progress("verify") as report:
                 return verify_remote(
                     named.find(remote) or SavedRemote.of(str(remote)),

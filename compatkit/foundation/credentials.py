@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import Any
 from urllib.parse import parse_qsl, quote, quote_plus, unquote
 
@@ -49,51 +50,6 @@ _FRAGMENT = re.compile(
 )
 """A fragment that is no word but a token."""
 _VALUE = r"(?!(?:\w+ )?(?:\*\*\*|\.\.\.)|value\b|None\b|<)"
-_TEXT = (
-    (
-        re.compile(
-            rf"(authorization['\"]?\s*[:=]\s*b?['\"]?(?:\w+\s+(?=[^\s,;'\"]))?){_VALUE}[^\s,;'\"<>)\]}}]+",
-            re.IGNORECASE,
-        ),
-        rf"\1{HIDDEN}",
-    ),
-    # name=value, also within quotes; "name": "value" of JSON and of dictionaries; Password: value
-    (re.compile(rf"(?<![\w-])({_NAME}\s?=\s?)(['\"])(?!\*\*\*).*?\2", re.IGNORECASE), rf"\1\2{HIDDEN}\2"),
-    (re.compile(rf"(?<![\w-])({_NAME}=){_VALUE}[^\s,;&\"'<>)\]}}]+", re.IGNORECASE), rf"\1{HIDDEN}"),
-    (
-        re.compile(r"(?<![\w-])(key=)(?=[^\s,;&)]{0,200}\d)[\w/+=.~%-]{8,}", re.IGNORECASE),
-        rf"\1{HIDDEN}",
-    ),
-    (
-        re.compile(rf"((['\"]){_NAME}\2\s*:\s*b?)(['\"])(?!\*\*\*|(?:\w+ )?\.\.\.).*?\3", re.IGNORECASE),
-        rf"\1\3{HIDDEN}\3",
-    ),
-    (
-        re.compile(
-            r"(?<![\w-])((?:pass(?:word|wd|phrase)|secret_?(?:access_?)?key|api_?key|access_token|client_secret"
-            r"|x-[a-z-]*(?:token|key)|(?:set-)?cookie):\s?)(?![a-z]+(?![^\s.,;]))(?!\*\*\*|\.\.\.|<)[^\s,;\"'<>)\]}]+",
-            re.IGNORECASE,
-        ),
-        rf"\1{HIDDEN}",
-    ),
-    # headers
-    (re.compile(r"\b(Bearer\s+)(?=[^\s'\"]*\d)[\w.~+/=-]{6,}", re.IGNORECASE), rf"\1{HIDDEN}"),
-    (re.compile(r"\b(Basic\s+)(?=[A-Za-z0-9+/]*[0-9=])[A-Za-z0-9+/]{6,}={0,2}"), rf"\1{HIDDEN}"),
-    # tokens that tell what they are
-    (
-        re.compile(r"(?<![A-Za-z0-9])A[KS]IA[A-Z0-9]{12,}(?:[\s:,/]+[A-Za-z0-9/+=]{40}(?![A-Za-z0-9/+=]))?"),
-        HIDDEN,
-    ),
-    (
-        re.compile(
-            r"(?<![A-Za-z0-9])(?:(?:hf|api_org)_[A-Za-z0-9]{8,}|gh[pousr]_[A-Za-z0-9]{16,}|github_pat_\w{16,}"
-            r"|glpat-[\w-]{16,}|xox[abeprs]-[\w-]{10,}|sk-[\w-]{20,}|AIza[\w-]{30,}|ya29\.[\w-]{16,}"
-            r"|eyJ[\w-]{6,4000}\.[\w-]{4,}\.[\w-]*)"
-        ),
-        HIDDEN,
-    ),
-    (re.compile(r"(-----BEGIN [A-Z ]*PRIVATE KEY-----).*?(?:(?=-----END)|\Z)", re.DOTALL), rf"\1{HIDDEN}"),
-)
 _ENCODED = re.compile(r"(%3A(?:%2F|/){2})[^\s&]{0,500}?%40(?=[^\s&%]*)", re.IGNORECASE)
 _HINT = re.compile(
     r"[=#]|%40|pass|key|token|secret|cookie|auth|bearer|basic|a[ks]ia|hf_|api_org|gh[pousr]_|github_pat|glpat|xox|sk-"
@@ -102,6 +58,61 @@ _HINT = re.compile(
 )
 """A part of every credential but those before ``@``; most texts have none and are not searched further."""
 _known: dict[str, None] = {}
+
+
+@cache
+def _texts() -> tuple[tuple[re.Pattern[str], str], ...]:
+    """Return patterns and replacements; compiled late, as most commands print no text that needs them."""
+    return (
+        (
+            re.compile(
+                rf"(authorization['\"]?\s*[:=]\s*b?['\"]?(?:\w+\s+(?=[^\s,;'\"]))?){_VALUE}[^\s,;'\"<>)\]}}]+",
+                re.IGNORECASE,
+            ),
+            rf"\1{HIDDEN}",
+        ),
+        # name=value, also within quotes; "name": "value" of JSON and of dictionaries; Password: value
+        (re.compile(rf"(?<![\w-])({_NAME}\s?=\s?)(['\"])(?!\*\*\*).*?\2", re.IGNORECASE), rf"\1\2{HIDDEN}\2"),
+        (re.compile(rf"(?<![\w-])({_NAME}=){_VALUE}[^\s,;&\"'<>)\]}}]+", re.IGNORECASE), rf"\1{HIDDEN}"),
+        (
+            re.compile(r"(?<![\w-])(key=)(?=[^\s,;&)]{0,200}\d)[\w/+=.~%-]{8,}", re.IGNORECASE),
+            rf"\1{HIDDEN}",
+        ),
+        (
+            re.compile(rf"((['\"]){_NAME}\2\s*:\s*b?)(['\"])(?!\*\*\*|(?:\w+ )?\.\.\.).*?\3", re.IGNORECASE),
+            rf"\1\3{HIDDEN}\3",
+        ),
+        (
+            re.compile(
+                r"(?<![\w-])((?:pass(?:word|wd|phrase)|secret_?(?:access_?)?key|api_?key|access_token|client_secret"
+                r"|x-[a-z-]*(?:token|key)|(?:set-)?cookie):\s?)(?![a-z]+(?![^\s.,;]))(?!\*\*\*|\.\.\.|<)[^\s,;\"'<>)\]}]+",
+                re.IGNORECASE,
+            ),
+            rf"\1{HIDDEN}",
+        ),
+        # headers
+        (re.compile(r"\b(Bearer\s+)(?=[^\s'\"]*\d)[\w.~+/=-]{6,}", re.IGNORECASE), rf"\1{HIDDEN}"),
+        (re.compile(r"\b(Basic\s+)(?=[A-Za-z0-9+/]*[0-9=])[A-Za-z0-9+/]{6,}={0,2}"), rf"\1{HIDDEN}"),
+        # tokens that tell what they are
+        (
+            re.compile(
+                r"(?<![A-Za-z0-9])A[KS]IA[A-Z0-9]{12,}(?:[\s:,/]+[A-Za-z0-9/+=]{40}(?![A-Za-z0-9/+=]))?"
+            ),
+            HIDDEN,
+        ),
+        (
+            re.compile(
+                r"(?<![A-Za-z0-9])(?:(?:hf|api_org)_[A-Za-z0-9]{8,}|gh[pousr]_[A-Za-z0-9]{16,}|github_pat_\w{16,}"
+                r"|glpat-[\w-]{16,}|xox[abeprs]-[\w-]{10,}|sk-[\w-]{20,}|AIza[\w-]{30,}|ya29\.[\w-]{16,}"
+                r"|eyJ[\w-]{6,4000}\.[\w-]{4,}\.[\w-]*)"
+            ),
+            HIDDEN,
+        ),
+        (
+            re.compile(r"(-----BEGIN [A-Z ]*PRIVATE KEY-----).*?(?:(?=-----END)|\Z)", re.DOTALL),
+            rf"\1{HIDDEN}",
+        ),
+    )
 
 
 def redacted(text: str, *, known: bool = True) -> str:
@@ -122,7 +133,7 @@ def redacted(text: str, *, known: bool = True) -> str:
         return text
     text = _ENCODED.sub(r"\1", _ADDRESS.sub(_without_user, text))
     text = _FRAGMENT.sub(f"#{HIDDEN}", _QUERY.sub(rf"\1{HIDDEN}", text))
-    for pattern, replacement in _TEXT:
+    for pattern, replacement in _texts():
         text = pattern.sub(replacement, text)
     return text
 
