@@ -193,8 +193,11 @@ def _load_name(
     if (plugin := _match(key, plugins)) is not None:
         return _load_from_plugin(plugins[plugin], plugin, root, download)
     known = sorted({*(plugin for plugin in plugins if ":" not in plugin), *map(_pack_name, packs.values())})
-    is_folder = bool(name) and Path(name).is_dir()
-    hint = f" To load the folder {name}, write {name}/." if is_folder else suggest(name.lower(), known)
+    if name and Path(name).is_dir():
+        raise UnknownName(
+            f"There is no data set {name!r}, but a folder: to load its images, write {name}/ .", subject=name
+        )
+    hint = suggest(name.lower(), known)
     searched = f" Searched {folders[0]}." if folders else ""
     raise UnknownName(
         f"There is no data set {name!r}.{hint} Known are {', '.join(known)}, and paths.{searched}",

@@ -50,7 +50,7 @@ def conclusion(matrix: CellGrid) -> str:
 
 
 def _best(others: Sequence[Cell]) -> str:
-    """Return a sentence on the pair with the highest recovered share."""
+    """Return a sentence on the pair that recovers most of the way from chance to its bound."""
     cell = max(
         others, key=lambda cell: (_recovered(cell), cell.restricted.accuracy if cell.restricted else 0)
     )
@@ -58,8 +58,11 @@ def _best(others: Sequence[Cell]) -> str:
         return ""
     references = [f"chance {share(cell.chance)}"] if cell.chance is not None else []
     references += [f"bound {share(cell.bound.accuracy)}"] if cell.bound is not None else []
+    closest = (
+        "Highest" if cell.recovered is None else f"Closest to its bound ({cell.recovered:.0%} of the way)"
+    )
     return (
-        f"Highest: {visible(cell.extractor)} with {visible(cell.head)}, accuracy {share(cell.restricted.accuracy)} "
+        f"{closest}: {visible(cell.extractor)} with {visible(cell.head)}, accuracy {share(cell.restricted.accuracy)} "
         f"(95 % interval {interval(cell.restricted)}{''.join(f', {text}' for text in references)})."
     )
 
