@@ -74,6 +74,23 @@ def fill(settings: Settings) -> LargeRegistry:
     return LargeRegistry(Store.open(store.root), tables, sorted([*names, LONG]), serial + long, long, long)
 
 
+def write_versions(root: Path, versions: int) -> Store:
+    """Write a sound registry of small manifests, of which one name has a tenth.
+
+    Args:
+        root: Folder of the registry, to be made.
+        versions: Number of versions.
+    """
+    store, long = Store.init(root), versions // 10
+    payload = store.put_state({}, parameters=1)
+    template = loads(to_bytes(attrs.evolve(_manifest(store), payload=payload)), what="template")
+    names = [f"zone{number % 40}/net{number}.head" for number in range((versions - long) // EACH)]
+    for serial, name in enumerate(names):
+        _write(root, template, name, EACH, EACH * serial)
+    _write(root, template, LONG, long, None)
+    return Store.open(root)
+
+
 def _manifest(store: Store) -> Manifest:
     payload = store.put_blob(b"weights")
     features = Port("features", ("N", 64, "H", "W"), measured={"32x32": (16, 16)})

@@ -19,9 +19,12 @@ from typing import TypeVar, cast
 
 from compatkit.errors import IntegrityError
 from compatkit.registry.os_errors import environment
+from compatkit.registry.synced_folders import is_synced, remember, state_before_sync
 
 CHUNK = 2**23
 """Bytes of one write call."""
+JOINED = 2**18
+"""Bytes up to which small pieces are joined to one write call."""
 TRIES = 100
 """Attempts to create a temporary file that another process removes."""
 READS = 20
@@ -121,14 +124,18 @@ def _give_rights(target: Path | int, mode: int) -> None:
 def sync_up(path: Path, root: Path) -> None:
     """Sync ``path`` and every folder above it, up to ``root``, so that their entries are durable.
 
-    This covers folders that another process created and did not sync yet; unchanged ones cost nothing.
+    This covers folders that another process created and did not sync yet. Folders that did not change since this
+    process synced them are left out.
 
     Args:
         path: Folder below ``root``.
         root: Root folder of the registry.
     """
     while True:
-        sync_folder(path)
+        if not is_synced(path):
+            state = state_before_sync(path)
+            sync_folder(path)
+            remember(path, state)
         if path in (root, path.parent):
             return
         path = path.parent
@@ -165,7 +172,7 @@ def write(path: Path, pieces: Iterable[Buffer], *, root: Path | None = None) -> 
         try:
             if root is not None:
                 _give_rights(descriptor, mode)
-            for piece in pieces:
+            for piece in _joined(pieces):
                 _write_all(descriptor, piece, path)
             step("sync", path)
             os.fsync(descriptor)
@@ -174,6 +181,23 @@ def write(path: Path, pieces: Iterable[Buffer], *, root: Path | None = None) -> 
     except BaseException:
         discard(path)
         raise
+
+
+def _joined(pieces: Iterable[Buffer]) -> Iterator[Buffer]:
+    """Yield pieces, small ones joined: hundreds of small tensors would take a system call each."""
+    small: list[Buffer] = []
+    size = 0
+    for piece in pieces:
+        if small and size + len(piece) > JOINED:
+            yield b"".join(small)
+            small, size = [], 0
+        if len(piece) > JOINED:
+            yield piece
+        else:
+            small.append(piece)
+            size += len(piece)
+    if small:
+        yield b"".join(small)
 
 
 def _write_all(descriptor: int, data: Buffer, path: Path) -> None:
@@ -201,25 +225,30 @@ def read(
         EnvironmentFailure: No permission to read, device failed.
     """
     with environment("read", path):
-        descriptor = open_plain(path, root)
-        if descriptor is None:
+        opened = _opened(path, root)
+        if opened is None:
             return None
+        descriptor, state = opened
         try:
-            state = os.fstat(descriptor)
+            if state.st_size < CHUNK:
+                data = os.read(descriptor, state.st_size + 1 if limit is None else limit)
+                if len(data) == state.st_size or len(data) == limit:  # else it grows or shrinks meanwhile
+                    return data, state
+                os.lseek(descriptor, 0, os.SEEK_SET)
             with FileIO(descriptor, closefd=False) as file:
                 return file.read(-1 if limit is None else limit) or b"", state
         finally:
             os.close(descriptor)
 
 
-def read_finished(path: Path, root: Path, *, limit: int) -> bytes | None:
+def read_finished(path: Path | str, root: Path | None, *, limit: int) -> bytes | None:
     """Read a small file that ends with a line feed as ``read`` does, and wait for its content if it is being created.
 
     Without hard links a file exists before its content. Waits up to 0.2 s for a file younger than a second.
 
     Args:
         path: Path of the file.
-        root: Root folder of the registry.
+        root: As for ``read``.
         limit: Maximum number of bytes to read.
     """
     for _ in range(READS):
@@ -240,6 +269,12 @@ def open_plain(path: Path | str, root: Path | None) -> int | None:
         IntegrityError: The path is a link, folder, pipe or device.
         OSError: It cannot be opened.
     """
+    opened = _opened(path, root)
+    return None if opened is None else opened[0]
+
+
+def _opened(path: Path | str, root: Path | None) -> tuple[int, os.stat_result] | None:
+    """Return the descriptor of ``open_plain`` and the state of the file."""
     if root is not None:
         check_folders(Path(path).parent, root)
     try:
@@ -250,10 +285,11 @@ def open_plain(path: Path | str, root: Path | None) -> int | None:
         if error.errno in (errno.ELOOP, errno.EMLINK, errno.EISDIR, errno.ENXIO):
             raise _not_a_file(path) from None
         raise
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+    state = os.fstat(descriptor)
+    if not stat.S_ISREG(state.st_mode):
         os.close(descriptor)
         raise _not_a_file(path)
-    return descriptor
+    return descriptor, state
 
 
 def _not_a_file(path: Path | str) -> IntegrityError:

@@ -222,12 +222,13 @@ class Store:
         """
         from compatkit.registry.required_blobs import PayloadSummary
         from compatkit.registry.weights.tensorchecks import NOT_PUBLISHED, check_values
-        from compatkit.registry.weights.tensorfile import pieces, state_digest
+        from compatkit.registry.weights.tensorfile import pieces_and_digest
 
         self.layout.check_writer(self.root)
         if not nonfinite:
             check_values(state, "The weights", NOT_PUBLISHED)
-        edge, tensors = self.objects.put(*pieces(state)), state_digest(state)
+        pieces, tensors = pieces_and_digest(state)
+        edge = self.objects.put(*pieces)
         self._payloads[edge.blob] = PayloadSummary(tensors, len(state))
         return Payload(edge, tensors, len(state), parameters)
 

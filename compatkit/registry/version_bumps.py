@@ -58,7 +58,8 @@ def why_understated(
         after: Version to check, and its manifest.
         measured: Whether new weights may have been measured.
     """
-    change = diff(before[1], after[1], measured=measured)
+    # any higher number is a PATCH at least
+    change = diff(before[1], after[1], measured=measured, read_only=True)
     least = before[0].bumped(change.bump)
     if after[0] >= least:
         return ""

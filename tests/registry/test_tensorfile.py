@@ -14,6 +14,7 @@ from compatkit.registry.weights.header import DTYPES, check_header
 from compatkit.registry.weights.tensorfile import (
     deserialize,
     metadata,
+    pieces_and_digest,
     serialize,
     state_digest,
     tensor_digest,
@@ -88,6 +89,11 @@ def test_the_tensor_digest_by_hand():
 
 def test_digest_in_memory_and_from_the_file_agree():
     assert state_digest(state()) == tensor_digest(serialize(state()))
+
+
+def test_pieces_and_digest_of_one_look_are_those_of_two():
+    pieces, digest = pieces_and_digest(state())
+    assert b"".join(pieces) == serialize(state()) and digest == state_digest(state())
 
 
 @pytest.mark.parametrize(

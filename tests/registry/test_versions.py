@@ -33,6 +33,7 @@ from compatkit.errors import VersionTooSmall
 from compatkit.registry.store import Store
 from compatkit.registry.version_bumps import MAX_LISTED
 from compatkit.registry.versions.diff import diff
+from compatkit.registry.versions.rules import UNREAD
 
 TABLE = [
     pytest.param(bump, level, make, id=f"{bump}: {name}")
@@ -46,6 +47,16 @@ def test_the_change_decides(bump: str, level: str, make: Make) -> None:
     difference = diff(OLD, make(OLD))
     assert difference.bump == bump
     assert level in {change.level for change in difference.changes if change.bump == bump}
+
+
+@pytest.mark.parametrize(("bump", "level", "make"), TABLE)
+def test_what_no_check_reads_can_be_left_out_and_needs_a_patch_at_most(
+    bump: str, level: str, make: Make
+) -> None:
+    new = make(OLD)
+    every, read = diff(OLD, new).changes, diff(OLD, new, read_only=True).changes
+    assert read == tuple(change for change in every if change.level not in UNREAD)
+    assert all(change.bump == "patch" for change in every if change not in read)
 
 
 def test_nothing_changed() -> None:

@@ -187,7 +187,8 @@ class Survey:
 
     def _content(self, entry: RegistryEntry, affected: tuple[str, ...]) -> bytes | None:
         try:
-            return durable.read_finished(self.root / entry.path, self.root, limit=LIMIT + 1)
+            self._check_folder(entry.path)
+            return durable.read_finished(f"{self._prefix}{entry.path}", None, limit=LIMIT + 1)
         except IntegrityError as error:  # not a file, or a folder became a link
             fault = kind_fault(self.root / entry.path, os.lstat(self.root / entry.path).st_mode, "file")
             self.findings.add(
@@ -204,12 +205,15 @@ class Survey:
             IntegrityError: The path is not a plain file, or a folder is a link; each folder is checked only once.
             EnvironmentFailure: The file cannot be read.
         """
+        self._check_folder(path)
+        opened = durable.read(f"{self._prefix}{path}", None, limit=limit)
+        return None if opened is None else opened[0]
+
+    def _check_folder(self, path: str) -> None:
         folder = path.rpartition("/")[0]
         if folder not in self._plain:
             durable.check_folders(self.root / folder, self.root)
             self._plain.add(folder)
-        opened = durable.read(f"{self._prefix}{path}", None, limit=limit)
-        return None if opened is None else opened[0]
 
     def exists(self, path: str) -> bool:
         """Return whether a path exists now, even if it was missing when its folder was listed."""

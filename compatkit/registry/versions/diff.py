@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -16,7 +16,7 @@ from compatkit.foundation.codec import LONGEST_KEY, unstructure
 from compatkit.foundation.display import Shown
 from compatkit.registry.names import Bump
 from compatkit.registry.versions.partners import Location
-from compatkit.registry.versions.rules import ORDER, Rules
+from compatkit.registry.versions.rules import ORDER, UNREAD, Rules
 
 if TYPE_CHECKING:
     from compatkit.registry.versions.tensors import TensorChange
@@ -171,13 +171,14 @@ class Difference(Shown):
         return "\n".join([*lines, *(f"  {tensor}" for tensor in self.tensors or ())])
 
 
-def diff(old: Manifest, new: Manifest, *, measured: bool = False) -> Difference:
+def diff(old: Manifest, new: Manifest, *, measured: bool = False, read_only: bool = False) -> Difference:
     """Compare two manifests; the result is empty if and only if their canonical bytes are equal.
 
     Args:
         old: Manifest of the old version.
         new: Manifest of the new version.
         measured: Whether the measurement stated for the new weights was verified.
+        read_only: Whether to leave out the sections that no check reads, which require a PATCH at most.
 
     Returns:
         Changes with the step that each requires.
@@ -187,7 +188,7 @@ def diff(old: Manifest, new: Manifest, *, measured: bool = False) -> Difference:
     """
     rules = Rules(old, new, measured)
     changes: list[Change] = []
-    for location, left, right in _differences(old, new, ()):
+    for location, left, right in _differences(old, new, (), UNREAD if read_only else frozenset()):
         level = _level(location)
         name = "kwargs.bn_policy" if new.kind == "recombination" and location == POLICY else ""
         changes.append(Change(level, location, left, right, *rules.of(level, location), name))
@@ -245,14 +246,14 @@ def _level(location: Location) -> Level:
 
 
 def _differences(
-    old: Manifest | Contract, new: Manifest | Contract, location: Location
+    old: Manifest | Contract, new: Manifest | Contract, location: Location, left_out: Set[str]
 ) -> Iterator[tuple[Location, Any, Any]]:
     """Yield the deepest locations at which two manifests differ, without sections that are the same object."""
-    for name in sorted(attrs.fields_dict(type(old))):
+    for name in sorted(attrs.fields_dict(type(old)).keys() - left_out):
         left, right = getattr(old, name), getattr(new, name)
         if left is not right:
             if isinstance(left, Contract):
-                yield from _differences(left, right, (*location, name))
+                yield from _differences(left, right, (*location, name), left_out)
             else:
                 yield from _leaves(unstructure(left), unstructure(right), (*location, name))
 

@@ -146,6 +146,8 @@ _FIXED: Mapping[str, Step] = {
     "parents": ("patch", "components that it was made from; no check reads it"),
     "extensions": ("patch", "of other programs; no check reads it"),
 }
+UNREAD = frozenset(level for level, (bump, _) in _FIXED.items() if bump == "patch")
+"""Sections of a manifest that no check reads: any change of them requires a PATCH."""
 
 
 def _label(

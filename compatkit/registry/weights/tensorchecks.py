@@ -6,6 +6,7 @@ checkpoints of runs, and tensors that plugins set before the first step.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -164,7 +165,8 @@ def _fault(name: str, tensor: Tensor, dtype: torch.dtype) -> str | None:
         largest = float(tensor.abs().max())
         return f"{largest:.3g}, which is not finite as {str(dtype).removeprefix('torch.')}"
     if last == VARIANCE and tensor.numel():
-        smallest = float(tensor.to(torch.float64).min())
+        exact = tensor.element_size() >= 4 and not tensor.is_complex()
+        smallest = float((tensor if exact else tensor.to(torch.float64)).min())
         return f"the negative variance {smallest:.3g}" if smallest < 0 else None
     return None
 
@@ -174,7 +176,7 @@ def _finite(tensor: Tensor) -> bool:
 
     # One pass without a temporary. A sum may overflow, so that only a finite sum is conclusive.
     narrow = tensor.element_size() < 4
-    if bool(torch.isfinite(tensor.sum(dtype=torch.float32 if narrow else None))):
+    if not tensor.is_complex() and math.isfinite(tensor.sum(dtype=torch.float32 if narrow else None).item()):
         return True
     return bool(torch.isfinite(tensor.to(torch.float32) if narrow else tensor).all())
 

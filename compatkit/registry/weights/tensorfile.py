@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import mmap
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from compatkit.errors import FormatError
 from compatkit.registry.weights.header import (
@@ -31,6 +31,7 @@ __all__ = [
     "deserialize",
     "metadata",
     "pieces",
+    "pieces_and_digest",
     "serialize",
     "state_digest",
     "tensor_digest",
@@ -76,28 +77,31 @@ def pieces(state: Mapping[str, Tensor], metadata: str | None = None) -> list[byt
     Raises:
         FormatError: A name, a dtype or a layout (sparse) cannot be stored.
     """
-    entries: list[tuple[bool, int, bytes, str, Tensor]] = []
-    for name, tensor in state.items():
-        check_tensor_name(name)
-        dense = _dense(name, tensor)
-        code = _code(name, dense)
-        unaligned = dense.numel() * dense.element_size() % ALIGNMENT != 0
-        entries.append((unaligned, _ORDER[code], name.encode(), code, dense))
-    if len(entries) > MAX_TENSORS:
-        raise FormatError(f"safetensors: expected at most {MAX_TENSORS} tensors, got {len(entries)}.")
-    entries.sort(key=lambda entry: entry[:3])
+    return _pieces(list(_contents(state)), metadata)
+
+
+def pieces_and_digest(state: Mapping[str, Tensor]) -> tuple[list[bytes | memoryview], str]:
+    """Return ``pieces(state)`` and ``state_digest(state)``, which look at each tensor once.
+
+    Raises:
+        FormatError: A name, a dtype or a layout (sparse) cannot be stored.
+    """
+    contents = list(_contents(state))
+    return _pieces(contents, None), combine(_hashed(contents))
+
+
+def _pieces(contents: Sequence[_Content], metadata: str | None) -> list[bytes | memoryview]:
+    if len(contents) > MAX_TENSORS:
+        raise FormatError(f"safetensors: expected at most {MAX_TENSORS} tensors, got {len(contents)}.")
     header: dict[str, object] = {} if metadata is None else {"__metadata__": {METADATA_KEY: metadata}}
     views: list[bytes | memoryview] = []
     offset = 0
-    for _, _, name, code, dense in entries:
-        size = dense.numel() * dense.element_size()
-        header[name.decode()] = {
-            "dtype": code,
-            "shape": list(dense.shape),
-            "data_offsets": [offset, offset + size],
-        }
-        offset += size
-        views.append(_bytes(dense))
+    for name, code, shape, data in sorted(
+        contents, key=lambda item: (len(item.data) % ALIGNMENT != 0, _ORDER[item.code], item.name.encode())
+    ):
+        header[name] = {"dtype": code, "shape": list(shape), "data_offsets": [offset, offset + len(data)]}
+        offset += len(data)
+        views.append(data)
     encoded = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     encoded += b" " * (-(8 + len(encoded)) % ALIGNMENT)
     return [len(encoded).to_bytes(8, "little") + encoded, *views]
@@ -197,14 +201,28 @@ def state_digest(state: Mapping[str, Tensor]) -> str:
     Raises:
         FormatError: A name, a dtype or a layout cannot be stored.
     """
-    return combine(_hashed(state))
+    return combine(_hashed(_contents(state)))
 
 
-def _hashed(state: Mapping[str, Tensor]) -> Iterator[tuple[str, str, tuple[int, ...], bytes]]:
+class _Content(NamedTuple):
+    """Name, dtype code and shape of a tensor, and its little-endian bytes."""
+
+    name: str
+    code: str
+    shape: tuple[int, ...]
+    data: memoryview
+
+
+def _contents(state: Mapping[str, Tensor]) -> Iterator[_Content]:
     for name, tensor in state.items():
         check_tensor_name(name)
         dense = _dense(name, tensor)
-        yield name, _code(name, dense), tuple(dense.shape), hashlib.sha256(_bytes(dense)).digest()
+        yield _Content(name, _code(name, dense), tuple(dense.shape), _bytes(dense))
+
+
+def _hashed(contents: Iterable[_Content]) -> Iterator[tuple[str, str, tuple[int, ...], bytes]]:
+    for name, code, shape, data in contents:
+        yield name, code, shape, hashlib.sha256(data).digest()
 
 
 def combine(parts: Iterable[tuple[str, str, tuple[int, ...], bytes]]) -> str:
