@@ -127,9 +127,10 @@ def compete(contestants: Mapping[str, Contestant], rounds: int, seed: int) -> Ti
     return times
 
 
-def ratios(times: Times, ours: str, rival: str) -> list[float]:
-    """Return the ratio of the wall times of two contestants in each round."""
-    return [mine.wall / other.wall for mine, other in zip(times[ours], times[rival], strict=True)]
+def ratios(times: Times, ours: str, rival: str, *, processor: bool = False) -> list[float]:
+    """Return the ratio of the wall times, or of the processor times, of two contestants in each round."""
+    pairs = zip(times[ours], times[rival], strict=True)
+    return [mine[processor] / other[processor] for mine, other in pairs]
 
 
 def lines(rows: Sequence[Row], times: Times) -> list[str]:

@@ -110,6 +110,25 @@ ROWS = (
         8,
         "trainer_overhead:loop_step",
     ),
+    Row(
+        "cka-grams-once",
+        "CKA of 15 x 15 layers, 1,000 images, activations in memory, unbiased and biased",
+        "Grams once, by hand, unbiased alone",
+        "x",
+        1.0,
+        "similarity:cka",
+        arguments={"rival": "Grams once"},
+    ),
+    Row(
+        "cka-torch-cka",
+        "CKA of 15 x 15 layers, 1,000 images, activations in memory",
+        "the loop of torch_cka on one batch of all images, the same statistic",
+        "x",
+        0.2,
+        "similarity:cka",
+        rounds=3,
+        arguments={"rival": "torch_cka"},
+    ),
     *(
         _on_gpu(
             f"gpu-step-{depth}-{mode}",

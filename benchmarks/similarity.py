@@ -111,6 +111,14 @@ def feature_space(left: dict[str, Tensor], right: dict[str, Tensor]) -> np.ndarr
     return np.array([[float((y.t() @ x).square().sum()) / (a * b) for y, b in columns] for x, a in rows])
 
 
+def cka(rounds: int, *, rival: str) -> list[float]:
+    """Return how many times as long compatkit takes as a rival on one thread of the processor, in each round."""
+    from gpu_similarity import cka as measure  # imports this script
+    from gpu_size import Size
+
+    return measure(rounds, Size("cpu"), rival=rival)
+
+
 def direct_procrustes(x: Tensor, y: Tensor) -> float:
     """Return Procrustes similarity from the singular values of the whole product."""
     x, y = (layer.double() - layer.double().mean(0) for layer in (x, y))

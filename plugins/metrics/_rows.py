@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property
+from itertools import accumulate
 
 import attrs
 import torch
@@ -13,12 +14,16 @@ from ._moments import HUGE, NEGLIGIBLE, TINY
 
 STACK = 2**27
 """Bytes of Gram blocks of all layers that are held at once."""
-BLOCKS = 4
+BLOCKS = 5
 """Blocks, at least: what is computed twice is the part of the Grams beside the diagonal, 1 / BLOCKS."""
 MARKS = 4
 """Random directions that tell rows apart."""
 VALUES = 2**23
-"""Values of one layer that are centered at once."""
+"""Values of one layer that are centered at once for its Gram."""
+CACHED = 2**17
+"""Values that a processor centers at once, so that they stay in its cache."""
+MARKED = 2**12
+"""Columns whose products with random directions are summed in the type of the values."""
 SUMMED = 2**14
 """Products that are summed in the type of the values before the sum goes on in float64."""
 
@@ -52,20 +57,19 @@ class Rows:
             pieces: At least one.
         """
         values = _in_range(pieces[0] if len(pieces) == 1 else torch.cat(list(pieces)))
-        mean = values.mean(0, dtype=torch.float64)
+        mean = _mean(values)
         rounded_mean = mean.to(values.dtype)
         squares = torch.zeros(len(values), dtype=torch.float64, device=values.device)
         marks, draw = squares.new_zeros(len(squares), MARKS), torch.Generator().manual_seed(0)
+        along = torch.randn(values.shape[1], MARKS, generator=draw, dtype=torch.float64).to(values)
         layer = cls(
             name, values, (rounded_mean, (mean - rounded_mean.double()).to(values.dtype)), squares, "", marks
         )
-        for columns in layer.columns():
-            centered = layer.centered(slice(None), columns).double()
-            along = torch.randn(centered.shape[1], MARKS, generator=draw, dtype=torch.float64).to(
-                centered.device
-            )
-            marks += centered @ along
-            squares += centered.square_().sum(1)
+        for rows in _row_blocks(values):
+            centered = layer.centered(rows, slice(None))
+            for some, directions in zip(centered.split(MARKED, 1), along.split(MARKED), strict=True):
+                marks[rows] += some @ directions
+            squares[rows] = centered.double().square_().sum(1)
         total = float(squares.sum())
         reason = ""
         if not total < float("inf"):
@@ -104,23 +108,28 @@ class Rows:
         """Return centered values of all rows in float64, ``(n, columns)``."""
         return self.values[:, columns].double() - (self.mean[0][columns].double() + self.mean[1][columns])
 
-    def gram(self, start: int, out: Tensor) -> None:
-        """Write the Gram of some centered rows with themselves and, times the root of 2, with all later ones.
+    def grams(self, blocks: Sequence[tuple[int, Tensor]], space: Tensor) -> None:
+        """Write the Gram of blocks of centered rows with themselves and, times the root of 2, with all later ones.
 
         So the sum of squares of what is written is that of these rows and columns of the whole symmetric Gram. Rows
         are divided by ``scale``: the fourth powers of large or small values would leave the range of float32.
 
         Args:
-            start: The first of these rows.
-            out: ``(b, n - start)``, in the type of the products.
+            blocks: First row of each block, ascending, and where to write it: ``(b, n - first)``.
+            space: As many values as a range of ``columns`` has, in the type of the products; overwritten.
         """
-        out.zero_()
-        size, scale = len(out), self.scale
+        first, scale = blocks[0][0], self.scale
         for columns in self.columns():
-            these = self.centered(slice(start, start + size), columns).to(out.dtype).div_(scale)
-            out[:, :size].addmm_(these, these.T)
-            later = self.centered(slice(start + size, None), columns).to(out.dtype).div_(scale)
-            out[:, size:].addmm_(these * 2**0.5, later.T)
+            values = self.values[first:, columns]
+            centered = space[: values.numel()].view(values.shape)
+            for rows in _row_blocks(values):
+                some = self.centered(slice(first + rows.start, first + rows.stop), columns)
+                centered[rows].copy_(some).div_(scale)
+            kept = float(columns.start > 0)  # of the ranges before
+            for start, out in blocks:
+                these, later = centered[start - first :].tensor_split([len(out)])
+                out[:, : len(out)].addmm_(these, these.T, beta=kept)
+                out[:, len(out) :].addmm_(these, later.T, beta=kept, alpha=2**0.5)
 
     def factor(self) -> Tensor:
         """Return F, float64 ``(n, min(n, p))`` with the Gram of the centered values: they are F times orthonormal rows.
@@ -162,6 +171,22 @@ class Products:
         return self.cross / left[:, None] / right
 
 
+def _row_blocks(values: Tensor) -> Iterator[slice]:
+    """Yield ranges of rows that are worked on at once."""
+    count, width = values.shape
+    step = max(1, (CACHED if values.device.type == "cpu" else VALUES) // max(1, width))
+    for first in range(0, count, step):
+        yield slice(first, min(first + step, count))
+
+
+def _mean(values: Tensor) -> Tensor:
+    """Return the mean of each column, added up in float64."""
+    total = torch.zeros(values.shape[1], dtype=torch.float64, device=values.device)
+    for rows in _row_blocks(values):
+        total += values[rows].double().sum(0)
+    return total / len(values)
+
+
 def _in_range(values: Tensor) -> Tensor:
     """Return float64 values whose squares would leave its range in another scale, which no similarity sees."""
     if values.dtype != torch.float64 or not values.numel():
@@ -193,8 +218,8 @@ def same_layers(left: Sequence[Rows], right: Sequence[Rows]) -> bool:
 def gram_products(left: Sequence[Rows], right: Sequence[Rows]) -> Products:
     """Return the inner products of the Grams of all layers of one side with all of the other, in one pass.
 
-    Grams are made a block of rows at a time, for all layers; a block of all layers is one matrix, so that all pairs are
-    one product. Of a symmetric Gram a block needs the later columns alone, which count twice.
+    Grams are made in blocks of rows, as many at a time as ``STACK`` holds of all layers; these are one matrix, so that
+    all pairs are one product. Of a symmetric Gram a block needs the later columns alone, which count twice.
 
     Args:
         left: Layers of one side, of n rows each.
@@ -204,17 +229,26 @@ def gram_products(left: Sequence[Rows], right: Sequence[Rows]) -> Products:
     layers = [*left] if same else [*left, *right]
     kind = max((dtype.values.dtype for dtype in layers), key=lambda layer: layer.itemsize)
     n, device = len(layers[0].values), layers[0].values.device
-    step = max(1, min(-(-n // BLOCKS), STACK // (len(layers) * n * kind.itemsize)))
+    held = STACK // (len(layers) * kind.itemsize)  # values of each layer
+    step = max(1, min(-(-n // BLOCKS), held // n))
     cross = torch.zeros(len(left), len(right), dtype=torch.float64, device=device)
     own = torch.zeros(len(layers), dtype=torch.float64, device=device)
-    buffer = torch.empty(len(layers) * step * n, dtype=kind, device=device)
-    for start in range(0, n, step):
-        size = min(step, n - start)
-        stack = buffer[: len(layers) * size * (n - start)].view(len(layers), size, n - start)
-        for layer, target in zip(layers, stack, strict=True):
-            layer.gram(start, target)
-        flat = stack.flatten(1)
-        add_products(flat[: len(left)], flat if same else flat[len(left) :], flat, cross, own)
+    widest = max(
+        (layer.values[:, columns].numel() for layer in layers for columns in layer.columns()), default=0
+    )
+    space = torch.empty(widest, dtype=kind, device=device)
+    starts = [*range(0, n, step)]
+    sizes = [min(step, n - start) * (n - start) for start in starts]
+    buffer = torch.empty(len(layers) * max(sizes[0], min(held, sum(sizes))), dtype=kind, device=device)
+    while starts:
+        count = max(1, sum(total <= held for total in accumulate(sizes)))
+        values = len(layers) * sum(sizes[:count])
+        stack = buffer[:values].view(len(layers), -1)
+        for layer, flat in zip(layers, stack, strict=True):
+            blocks = zip(starts, flat.split(sizes[:count]), strict=False)
+            layer.grams([(start, block.view(-1, n - start)) for start, block in blocks], space)
+        add_products(stack[: len(left)], stack if same else stack[len(left) :], stack, cross, own)
+        starts, sizes = starts[count:], sizes[count:]
     return Products(cross, own[: len(left)], own if same else own[len(left) :])
 
 
