@@ -90,7 +90,10 @@ def check_no_gradients(parameters: Iterable[Tensor], plugins: RunPlugins, step: 
     Raises:
         PluginError: Gradients are left; the message names the plugins with such hooks.
     """
-    if all(parameter.grad is None for parameter in parameters):
+    for parameter in parameters:
+        if parameter.grad is not None:
+            break
+    else:
         return
     hooks = {"compatkit_after_step": plugins.after_step, "compatkit_after_epoch": plugins.after_epoch}
     active = {

@@ -57,7 +57,7 @@ class Loop:
         execution: Whether steps are compiled or captured.
         captures: Whether steps are replayed as CUDA graphs; never with several processes.
         stop: Request of a plugin to end the run.
-        mark: Callback with the name of each finished part of a step, for profiles.
+        mark: Callback with the name of each finished part of a step while a profile is taken, else None.
 
     Raises:
         DataError: There are fewer images than in a batch.
@@ -78,7 +78,7 @@ class Loop:
     rounds: Rounds | None = attrs.field(default=None, init=False)
     execution: Execution = attrs.field(default=EAGER, init=False)
     captures: bool = attrs.field(default=False, init=False)
-    mark: Callable[[str], None] = attrs.field(default=lambda part: None, init=False)
+    mark: Callable[[str], None] | None = attrs.field(default=None, init=False)
     stop: StopRequest = attrs.field(factory=StopRequest, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -224,7 +224,8 @@ class Loop:
         if self.averages is not None:
             self.averages.update(task.name, number)
         step.result = result
-        self.mark("rest")
+        if self.mark is not None:
+            self.mark("rest")
         for call in task_loop.after_step:
             call(step)
         if task_loop.after_epoch and task_loop.source.ends_epoch(number):
@@ -232,7 +233,8 @@ class Loop:
                 call(step)
         if task_loop.after_step or task_loop.after_epoch:
             check_no_gradients(self.trainable, self.plugins, step)
-        self.mark("hooks")
+        if self.mark is not None:
+            self.mark("hooks")
         return result
 
     def work(self, task_loop: TaskLoop, number: int, reports: bool = False) -> tuple[Step, StepResult]:
@@ -249,10 +251,13 @@ class Loop:
             steps = self.micro_batches(task_loop, number)
         else:
             steps = self.rounds.steps(task_loop.task.name, number, partial(self._joined, number))
-            self.mark("hooks")
-        for step in steps:
-            step.reports = reports and self.execution.mode == "eager"
-        self.rates.set(number)
+            if self.mark is not None:
+                self.mark("hooks")
+        if reports and self.execution.mode == "eager":
+            for step in steps:
+                step.reports = True
+        if self.rates.settled is None or number < self.rates.settled:
+            self.rates.set(number)
         if not self.captures:
             return steps[-1], self.train_step(task_loop, steps)
         if task_loop.captured is None:
@@ -273,9 +278,11 @@ class Loop:
             task_loop: Loop of the task.
             number: Number of its step, from 0.
         """
-        self.mark("rest")
+        if self.mark is not None:
+            self.mark("rest")
         full = self.begin(task_loop, number)
-        self.mark("data")
+        if self.mark is not None:
+            self.mark("data")
         if task_loop.accumulation_steps == 1:
             steps = [full]
         else:
@@ -286,7 +293,8 @@ class Loop:
                 self.view(task_loop, step)
             if not task_loop.views_chained:
                 task_loop.chain_views()
-            self.mark("hooks")
+            if self.mark is not None:
+                self.mark("hooks")
         if task_loop.mixing is not None:
             for step in steps:
                 self.mix(task_loop, task_loop.mixing, step)
@@ -311,10 +319,12 @@ class Loop:
             task_loop: Loop of the task.
             step: Step; its batch is replaced.
         """
+        images = step.batch.images
         for call, stream in task_loop.views:
             if stream is not None:
                 reseed(self.setup.precision.device, stream.at(_micro_batch_index(task_loop, step)))
             step.batch = call(step, step.batch)
+        step.images_changed = step.batch.images is not images
 
     def mix(self, task_loop: TaskLoop, mixing: Mixing, step: Step) -> None:
         """Mix the images of a step; regularizers get the images of the batch.
@@ -356,21 +366,25 @@ class Loop:
             by_loss.combine(task_loop.combine, steps[0])
         elif self.all_reduce is not None:
             self.all_reduce(name)
-        self.mark("backward")
+        if self.mark is not None:
+            self.mark("backward")
         for call in task_loop.after_backward:
             call(steps[-1])
         for other, parameters in task_loop.other_parameters.items():
             if any(parameter.grad is not None for parameter in parameters):
                 losses = task_loop.objective.losses
                 raise cross_task_error(losses, self.plugins.after_backward, steps[-1], other, parameters)
-        self.mark("hooks")
+        if self.mark is not None:
+            self.mark("hooks")
         if self.settings.clip_norm is not None:
             norm = torch.nn.utils.clip_grad_norm_(task_loop.trainable, self.settings.clip_norm)
             result = attrs.evolve(result, losses={**result.losses, "gradient_norm": norm})
-        self.mark("rest")
+        if self.mark is not None:
+            self.mark("rest")
         for optimizer in task_loop.optimizers:
             optimizer.step()
-        self.mark("optimizer")
+        if self.mark is not None:
+            self.mark("optimizer")
         self.zero_grad()
         return result
 
@@ -388,7 +402,8 @@ class Loop:
         # A captured step cannot seed; steps that draw random numbers are not captured (execution_selection.py).
         index = _micro_batch_index(task_loop, step)
         seeds = () if self.captures else [stream.at(index) for stream in task_loop.seeds]
-        self.mark("rest")
+        if self.mark is not None:
+            self.mark("rest")
         losses: dict[str, Tensor] = {}
         try:
             if by_loss is None:
@@ -400,7 +415,8 @@ class Loop:
             if cause := explained(error, step, task_loop.objective.losses):
                 raise cause from error
             raise
-        self.mark("forward")
+        if self.mark is not None:
+            self.mark("forward")
         if not total.requires_grad:
             if not joined:
                 raise no_gradient_error(step)
@@ -422,15 +438,18 @@ class Loop:
             if cause := explained(error, step, task_loop.objective.losses):
                 raise cause from error
             raise
-        self.mark("backward")
+        if self.mark is not None:
+            self.mark("backward")
         return self._measured(task_loop, step, terms, predicted)
 
     def _measured(
         self, task_loop: TaskLoop, step: Step, terms: Mapping[str, Tensor], predicted: Tensor | None
     ) -> StepResult:
         """Return the result of a micro-batch after its backward pass."""
-        images = step.batch.images.detach().sum() if task_loop.may_spoil_images else None
-        return StepResult(terms, predicted, None if predicted is None else step.batch.labels, images)
+        batch = step.batch
+        may_spoil = task_loop.loads_images or step.images_changed
+        images = batch.images.detach().sum() if may_spoil else None
+        return StepResult(terms, predicted, None if predicted is None else batch.labels, images)
 
     def zero_grad(self) -> None:
         """Drop all gradients, as a loss may depend on another task's network."""

@@ -92,36 +92,30 @@ class Objective(nn.Module):
         """
         # Weights are cast once for the network and for the losses of regularizers; a compiler does so by itself.
         keeps = self.losses and self.precision.dtype != "float32" and not torch.compiler.is_compiling()
-        if not keeps:
-            return self._each(step, seeds)
-        torch.autocast_increment_nesting()
+        if keeps:
+            torch.autocast_increment_nesting()
         try:
-            return self._each(step, seeds)
+            if seeds:
+                reseed(self.precision.device, seeds[0])
+            view_features, calls = self._target_pass(step)
+            losses: dict[str, Tensor] = {}
+            terms: dict[str, Tensor] = {}
+            logits, predicted = step.logits, None
+            if logits is not None:
+                full = logits if logits.dtype is torch.float32 else logits.float()
+                if self.sample_losses:
+                    loss = self._changed_loss(step, full, terms, seeds)
+                elif step.mixed_labels is None:
+                    loss = F.cross_entropy(full, step.batch.labels, label_smoothing=step.task.task.smoothing)
+                else:
+                    loss = F.cross_entropy(self._mixed_pass(step, full)[1], step.mixed_labels)
+                losses["task"], terms["task"], predicted = loss, loss.detach(), logits.detach().argmax(1)
+            if self.losses:
+                self._add_losses(step, losses, terms, view_features, calls, seeds)
+            return losses, terms, predicted
         finally:
-            if torch.autocast_decrement_nesting() == 0:
+            if keeps and torch.autocast_decrement_nesting() == 0:
                 torch.clear_autocast_cache()
-
-    def _each(
-        self, step: Step, seeds: Sequence[int]
-    ) -> tuple[dict[str, Tensor], dict[str, Tensor], Tensor | None]:
-        if seeds:
-            reseed(self.precision.device, seeds[0])
-        view_features, calls = self._target_pass(step)
-        losses: dict[str, Tensor] = {}
-        terms: dict[str, Tensor] = {}
-        logits, predicted = step.logits, None
-        if logits is not None:
-            full = logits if logits.dtype is torch.float32 else logits.float()
-            if self.sample_losses:
-                loss = self._changed_loss(step, full, terms, seeds)
-            elif step.mixed_labels is None:
-                loss = F.cross_entropy(full, step.batch.labels, label_smoothing=step.task.task.smoothing)
-            else:
-                loss = F.cross_entropy(self._mixed_pass(step, full)[1], step.mixed_labels)
-            losses["task"], terms["task"], predicted = loss, loss.detach(), logits.detach().argmax(1)
-        if self.losses:
-            self._add_losses(step, losses, terms, view_features, calls, seeds)
-        return losses, terms, predicted
 
     def _mixed_pass(self, step: Step, logits: Tensor) -> tuple[Tensor, Tensor]:
         """Return features and logits of mixed images; with regularizers of another pass, which writes no statistics."""
@@ -226,8 +220,11 @@ class Objective(nn.Module):
     def _run(self, step: Step, recording: LayerRecording | None = None) -> dict[str, list[Tensor]]:
         """Run the extractor and, if it learns, the head; return features of extra views by plugin instance."""
         task = step.task
-        with task.extracting():
-            step.features, view_features = self.extra_views.extract(task.extractor, step.batch)
+        if not self.extra_views.hooks and not task.freezes_extractor:
+            step.features, view_features = task.extractor(step.batch.images), {}
+        else:
+            with task.extracting():
+                step.features, view_features = self.extra_views.extract(task.extractor, step.batch)
         if recording is not None and view_features:
             recording.narrow(1 + len(self.extra_views))
         if task.runs_head:

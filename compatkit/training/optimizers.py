@@ -58,7 +58,7 @@ class RunOptimizers:
     optimizers: dict[str, torch.optim.Optimizer]
     rules: dict[str, Settings]
     _rates: tuple[Rate, ...]
-    _settled: int | None = None
+    settled: int | None = None
 
     @classmethod
     def of(cls, settings: Settings, setup: SetUp) -> RunOptimizers:
@@ -96,12 +96,10 @@ class RunOptimizers:
 
     def set(self, number: int) -> None:
         """Set the learning rates of a step, from 0."""
-        if self._settled is not None and number >= self._settled:
-            return
         for rate in self._rates:
             rate.set(number)
         if all(rate.schedule.settled(number) for rate in self._rates):
-            self._settled = number
+            self.settled = number
 
 
 def _changed(settings: Settings, owner: str, changes: Mapping[str, Any]) -> Settings:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import threading
 import time
@@ -176,9 +177,14 @@ class TrainingRun:
             EnvironmentFailure: The memory is too small, or the checkpoint cannot be written.
         """
         done, self._saved_at, last = start, time.monotonic(), False
+        event, late_at = start, self._late_at()
         while done < self.steps and not self._stopped and not interruption.received:
             self._step(done)
             done += 1
+            if done < event and self.loop.stop.reason is None and time.monotonic() <= late_at:
+                bar.step(done, self._losses_so_far)
+                continue
+            event = self._next_event(done)
             self._agree(done)
             if self.evaluator is not None:
                 self._evaluate(done, bar)
@@ -190,6 +196,7 @@ class TrainingRun:
                 bar.step(done, self._losses_so_far)
             if last or self._due(done, row):
                 self._save(done, last)
+                late_at = self._late_at()
         if interruption.received:
             if self._saved_steps != done:
                 self._save(done, last)
@@ -243,14 +250,14 @@ class TrainingRun:
         """Take one step of every task."""
         settings, loop = self.loop.settings, self.loop
         reports = number == 0 or (number + 1) % settings.log_every == 0 or number + 1 == self.steps
-        for task in loop.setup.tasks.values():
+        for name, task in loop.setup.tasks.items():
             try:
-                self.history.add(task.name, loop.step(task, number, reports))
+                self.history.add(name, loop.step(task, number, reports))
             except Exception as error:
                 if not is_out_of_memory(error):
                     raise
                 batch, device = (settings.batch_size, settings.accumulate), loop.setup.precision.device
-                raise out_of_memory_error(task.name, number, *batch, device, loop.world) from error
+                raise out_of_memory_error(name, number, *batch, device, loop.world) from error
 
     def _evaluate(self, done: int, bar: Bar) -> None:
         evaluator = self.evaluator
@@ -292,6 +299,20 @@ class TrainingRun:
                 bound.call(evaluation)
         self.loop.zero_grad()
         self._agree(done)
+
+    def _next_event(self, done: int) -> int:
+        """Return the next step after which a row, an evaluation or a checkpoint is due, or the run ends."""
+        settings = self.loop.settings
+        periods = [settings.log_every, settings.checkpoint_every]
+        periods += [self.evaluator.every] if self.evaluator is not None else []
+        return min(self.steps, *((done // period + 1) * period for period in periods))
+
+    def _late_at(self) -> float:
+        """Return the time on the monotonic clock after which a checkpoint is due."""
+        limit = self.loop.settings.checkpoint_seconds
+        if limit is None or self.checkpoint is None or self.loop.world.size > 1:
+            return math.inf
+        return self._saved_at + max(limit, self._saving_seconds / MAX_SAVING_SHARE)
 
     def _due(self, done: int, row: bool) -> bool:
         """Return whether a checkpoint is due after ``done`` steps, by their number or by the time since the last one.

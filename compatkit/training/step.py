@@ -28,7 +28,7 @@ class StepResult:
         losses: Scalars by their names in the history.
         predicted: Predicted classes ``(batch,)``; None if the task's own head does not run.
         true: True classes ``(batch,)``; None without ``predicted``.
-        images: Sum of the images ``()``, not finite if an image is not; None for images of bytes.
+        images: Sum of the images ``()``, not finite if an image is not; None for bytes that no plugin changed.
     """
 
     losses: Mapping[str, Tensor]
@@ -63,6 +63,7 @@ class Step:
             use the images of the batch; else None.
         mixed_labels: Shares of the classes ``(batch, classes)`` in mixed images; None without mixup and CutMix.
         layers: Recorded calls of the layers that the current plugin requested.
+        images_changed: Whether a plugin changed the images of the batch.
         result: Losses and predictions after the update of the weights, or None.
     """
 
@@ -79,6 +80,7 @@ class Step:
     mixed_images: Tensor | None = None
     mixed_labels: Tensor | None = None
     layers: Layers = NOTHING
+    images_changed: bool = False
     result: StepResult | None = None
     _stop: StopRequest = attrs.field(factory=StopRequest, alias="stop")
 

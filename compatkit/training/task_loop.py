@@ -54,7 +54,7 @@ class TaskLoop:
         views_chained: Whether a step of the span was taken, after which pure views need no check.
         next_gradient_check: Step of the next check of the loss's graph for parameters that are not trained: the first
             of the span, then the powers of two; never without plugins.
-        may_spoil_images: Whether images may be not finite: those of a loader, or those that a plugin changed.
+        loads_images: Whether images come from a loader, which may give some that are not finite.
         captured: Complete step as a CUDA graph, or None.
         views: Hooks that change a batch, each with the seeds of its random numbers; None for pure ones, which do not
             use torch's generators.
@@ -81,7 +81,7 @@ class TaskLoop:
     span: range = range(0)
     views_chained: bool = False
     next_gradient_check: int = 0
-    may_spoil_images: bool = False
+    loads_images: bool = False
     captured: Captured | None = None
     views: tuple[tuple[Callable[..., Any], Stream | None], ...] = ()
     seeds: tuple[Stream, ...] = ()
@@ -188,7 +188,7 @@ class TaskLoop:
             else (bound.call, Stream.of(setup.seed, bound.instance, "views", name, *self._key))
             for bound in active["views"]
         )
-        self.may_spoil_images = bool(self.views) or self.task.task.loader is not None
+        self.loads_images = self.task.task.loader is not None
         losses, sample_losses = active["losses"], active["sample_losses"]
         extra_views = ExtraViews.of(active["further_views"], self.task.data.size, self.passes.fused)
         # Views that are gathered with a batch would not have the changes of a plugin to its images.

@@ -113,6 +113,10 @@ class TaskState:
         statistics: For a frozen extractor: ``"stored"`` uses its running statistics, ``"batch"`` those of the batch
             without writing its buffers.
         frozen_norms: Batch normalization in frozen stages, which stays in eval mode.
+        name: Name of the task.
+        supervised: Whether the head learns classes; else batches have ``NO_LABEL`` in the place of labels.
+        runs_head: Whether the network's own head runs and learns; else the extractor learns through regularizers alone.
+        freezes_extractor: Whether the extractor is not trained.
     """
 
     task: Task
@@ -129,6 +133,15 @@ class TaskState:
     anchors: list[Anchor] = attrs.field(factory=list)
     statistics: Literal["stored", "batch"] = "stored"
     frozen_norms: tuple[nn.Module, ...] = ()
+    name: str = attrs.field(init=False)
+    supervised: bool = attrs.field(init=False)
+    runs_head: bool = attrs.field(init=False)
+    freezes_extractor: bool = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        task = self.task
+        self.name, self.supervised, self.freezes_extractor = task.name, task.supervised, task.freeze_extractor
+        self.runs_head = task.supervised and task.own_head
 
     def __repr__(self) -> str:
         size = "x".join(map(str, self.data.size))
@@ -136,26 +149,6 @@ class TaskState:
             f"TaskState({self.name!r}: {self.task.model} cut at {self.task.cut}, {len(self.labels)} classes, "
             f"{len(self.examples):,} images at {size})"
         )
-
-    @property
-    def name(self) -> str:
-        """Name of the task."""
-        return self.task.name
-
-    @property
-    def supervised(self) -> bool:
-        """Whether the head learns classes; else batches have ``NO_LABEL`` in the place of labels."""
-        return self.task.supervised
-
-    @property
-    def runs_head(self) -> bool:
-        """Whether the network's own head runs and learns; else the extractor learns through regularizers alone."""
-        return self.task.supervised and self.task.own_head
-
-    @property
-    def freezes_extractor(self) -> bool:
-        """Whether the extractor is not trained."""
-        return self.task.freeze_extractor
 
     def extract(self, images: Tensor, *, write_statistics: bool = True) -> Tensor:
         """Run the extractor as in a step, a frozen one with the statistics of the run's settings.
