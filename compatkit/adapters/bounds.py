@@ -8,7 +8,6 @@ first, so that its size is known before it is allocated; the results of other ca
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -22,6 +21,7 @@ from torch.nn.parameter import Parameter
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from compatkit.adapters.call_costs import largest_numel, operations
 from compatkit.adapters.initialization import NoDraws, without_draws
 from compatkit.errors import TooCostly
 
@@ -59,12 +59,6 @@ _IN_PLACE = frozenset(
     ).split()
 )
 """Methods that write into the tensor they are called on."""
-_QUADRATIC = frozenset(
-    ("block_diag", "diag", "diag_embed", "diagflat", "eye", "tril_indices", "triu_indices", "vander")
-)
-"""Functions whose result may have as many elements as the square of the sizes in their arguments."""
-_NORMS = frozenset(("native_batch_norm", "native_group_norm", "native_layer_norm"))
-"""Functions that give a tensor of the input's size, and two of statistics that are not larger."""
 _local = threading.local()
 
 
@@ -218,6 +212,11 @@ class _Building(NoDraws):
 class _Run(TorchDispatchMode):
     """Limits on the operations, allocated bytes and live bytes of a run."""
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Return False, so that torch does not import its compiler, two seconds, to leave this mode out of it."""
+        return False
+
     def __init__(self, name: str, weight_bytes: int) -> None:
         super().__init__()
         self.name, self.weight_bytes = name, weight_bytes
@@ -260,55 +259,15 @@ class _Run(TorchDispatchMode):
         return out
 
     def _charge_call(self, func: Any, args: Any, kwargs: Any, outputs: list[Tensor]) -> None:
-        self.operations_left -= _operations(func.overloadpacket, args, kwargs, outputs)
+        self.operations_left -= operations(func.overloadpacket, args, kwargs, outputs)
         if self.operations_left < 0:
             raise self._refused(f"{self.max_operations:,} operations")
         self.charge(sum(map(_nbytes, outputs)))
 
 
-def _operations(packet: Any, args: Any, kwargs: Any, outputs: list[Tensor]) -> int:
-    """Return the number of multiplications and additions of a call, from the shapes of inputs and outputs."""
-    from torch.utils.flop_counter import flop_registry  # imports triton
-
-    if packet in flop_registry and outputs:
-        return flop_registry[packet](*args, **kwargs, out_val=outputs[0])
-    if "scaled_dot_product" in packet.__name__:  # query (..., L, D), key (..., S, D)
-        return 4 * args[0].numel() * args[1].shape[-2]
-    # Pooling reads a window, its second argument, for each output value.
-    pooled = "pool" in packet.__name__ and len(args) > 1 and isinstance(args[1], list)
-    return (math.prod(args[1]) if pooled else 1) * sum(tensor.numel() for tensor in outputs[:1])
-
-
 def _outputs_if_large(name: str, func: Callable[..., Any], args: Any, kwargs: Any) -> list[Tensor] | None:
     """Return the outputs of a call on the meta device if they may be large, else None."""
-    return _on_meta(func, args, kwargs) if _max_numel(name, args, kwargs) > _META_NUMEL else None
-
-
-def _max_numel(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
-    """Estimate the elements of a result: the product of all sizes and numbers among the arguments.
-
-    A bound for elementwise functions, products, convolutions and repetitions. A side ``s`` that is padded by ``p`` has
-    at most ``s (1 + p)`` values, a range with a step below 1 counts by its reciprocal, and some results are quadratic.
-    """
-    if name in _NORMS:
-        return 3 * args[0].numel()
-    numel = 1
-    stack: list[Any] = [*args, *kwargs.values()]
-    while stack:
-        argument = stack.pop()
-        if isinstance(argument, Tensor):
-            numel *= max(1, argument.numel())
-        elif isinstance(argument, list | tuple):
-            stack += argument
-        elif isinstance(argument, int | float) and argument and math.isfinite(argument):
-            size = abs(argument)
-            if "pad" in name:
-                numel *= 1 + math.ceil(size)
-            elif size > 1:
-                numel *= math.ceil(size)
-            elif "range" in name:
-                numel *= math.ceil(1 / max(size, 1e-12))
-    return numel**2 if name in _QUADRATIC else numel
+    return _on_meta(func, args, kwargs) if largest_numel(name, args, kwargs) > _META_NUMEL else None
 
 
 def _on_meta(func: Callable[..., Any], args: Any, kwargs: Any) -> list[Tensor] | None:
