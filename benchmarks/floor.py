@@ -135,6 +135,37 @@ ROWS = (
         arguments={"rival": "torch_cka"},
     ),
     *(
+        Row(
+            f"landscape-{'one-layer' if layer else 'all-layers'}",
+            f"loss landscape of ResNet-20, {layer or 'all layers'} moving, 9 x 9 points, 128 images of 16 x 16",
+            "a plain loop that copies weights into the network and passes the same pieces of the images",
+            "x",
+            goal,
+            "curvature:landscape",
+            rounds=5,
+            why=""
+            if layer
+            else "nine tenths of the time of both is the convolutions, batch norm and ReLU of the passes.",
+            arguments={"layer": layer},
+        )
+        for layer, goal in (("", 1.0), ("layer2.1.conv1", 0.5))
+    ),
+    *(
+        Row(
+            f"matrix-{policy}",
+            f"matrix of 6 x 6 parts of ResNet-20 from a registry, 1,000 images of 16 x 16, {policy} statistics",
+            "each extractor once, each head on kept features, by hand, all in memory",
+            "x",
+            1 / 0.9,
+            "matrix:matrix",
+            rounds=5,
+            why="of the processor time added (.16 to .19 of the ideal), two thirds load the 12 parts, once each, a "
+            "sixth checks the pairs, a sixth writes evidence; of the wall time, 12 ms a cell wait for the disk.",
+            arguments={"policy": policy},
+        )
+        for policy in ("batch", "running")
+    ),
+    *(
         _on_gpu(
             f"gpu-step-{depth}-{mode}",
             f"a step of ResNet-{depth} on a GPU, batches of 512, bf16, {mode}",

@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 import os
 import random
+import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -31,7 +32,7 @@ os.environ |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 import attrs
 import numpy as np
 import torch
-from contest import Contestant, expect, machine, say
+from contest import Contestant, compete, expect, machine, ratios, say
 from torch import Tensor, nn
 
 import compatkit as ck
@@ -79,11 +80,11 @@ def noise(count: int, seed: int) -> Split:
     return Split(images, labels, tuple(map(str, range(CLASSES))), "noise/test")
 
 
-def publish_parts(folder: Path, cut: str, side: int, images: int) -> Parts:
+def publish_parts(folder: Path, cut: str, side: int, images: int, model: str = MODEL) -> Parts:
     """Train ``side`` networks, publish their parts and load them."""
     train = attrs.evolve(noise(512, 1), name="noise/train")
     data = DataSet("noise", train, noise(images, 2))
-    tasks = [ck.Task(f"n{number}", data, MODEL, cut, size=SIZE) for number in range(side)]
+    tasks = [ck.Task(f"n{number}", data, model, cut, size=SIZE) for number in range(side)]
     registry = ck.Registry.init(folder / cut)
     registry.publish(ck.Trainer(steps=STEPS, batch_size=BATCH, progress=False).fit(tasks), prefix="bench")
     parts = [
@@ -178,6 +179,49 @@ def ours(parts: Parts, policy: str) -> Correct:
     return {(cell.extractor, cell.head): cell.restricted.correct for cell in cells if cell.restricted}
 
 
+def matrix(rounds: int, *, policy: str) -> list[float]:
+    """Return how many times as long ``Registry.matrix`` takes as the ideal on one thread, in each round.
+
+    6 x 6 parts of ResNet-20 at 16 x 16, 1,000 images; ours loads the parts, checks the pairs and records each cell as
+    new evidence, the ideal has modules and images in memory.
+    """
+    from gpu_matrix import ideal, same  # imports this script
+
+    results = dict[str, Correct]()
+    with tempfile.TemporaryDirectory(prefix="matrix-") as name:
+        folder = Path(name)
+        os.environ["COMPATKIT_CACHE"] = f"{folder}/cache"
+        parts = publish_parts(folder, "layer3", 6, 1000, "resnet20_cifar")
+        modules = {part.reference: part.module.eval() for part in (*parts.extractors, *parts.heads)}
+        registry = ck.Registry(folder / "layer3")
+
+        def through_registry() -> Correct:
+            table = registry.matrix(
+                "bench/*.extractor",
+                "bench/*.head",
+                [parts.images],
+                bn_policy=policy,
+                batch_size=BATCH,
+                fill="all",
+            )
+            return {(cell.extractor, cell.head): cell.restricted.correct for cell in table if cell.restricted}
+
+        contestants = {
+            "ours": Contestant(
+                through_registry,
+                lambda: shutil.rmtree(folder / "layer3" / "evidence", ignore_errors=True),
+                lambda correct: results.update(ours=correct),
+            ),
+            "ideal": Contestant(
+                lambda: ideal(parts, modules, policy, "cpu"),
+                check=lambda correct: results.update(ideal=correct),
+            ),
+        }
+        times = compete(contestants, rounds, seed=0)
+    same(results, len(parts.images))
+    return ratios(times, "ours", "ideal")
+
+
 @torch.no_grad()
 def passes(parts: Parts, policy: str) -> tuple[Callable[[], None], Callable[[], None]]:
     """Return functions that run an extractor on all images, and a head on its features."""
@@ -214,7 +258,7 @@ def _normalizes(module: nn.Module) -> bool:
     return any(isinstance(layer, nn.BatchNorm2d) for layer in module.modules())
 
 
-def compete(parts: Parts, policy: str, rounds: int, seed: int) -> Timings:
+def by_turns(parts: Parts, policy: str, rounds: int, seed: int) -> Timings:
     """Time all contestants by turns, in a new random order each round; every cell must agree."""
     results: dict[str, Correct] = {}
     work = {"naive": lambda: naive(parts, policy), "ours": lambda: ours(parts, policy)}
@@ -265,7 +309,7 @@ def main() -> None:
         for cut, policies in CELLS.items():
             parts = publish_parts(Path(folder), cut, options.side, options.images)
             for policy in policies:
-                row = line(cut, policy, compete(parts, policy, options.rounds, options.seed), options.side)
+                row = line(cut, policy, by_turns(parts, policy, options.rounds, options.seed), options.side)
                 rows.append(row)
                 say(row)
     text = "\n".join(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated, Any, get_args
 
 import attrs
@@ -86,6 +87,10 @@ def record(cell: Cell) -> dict[str, dict[str, Any]]:
     }
 
 
+WRITERS = 16
+"""Threads that write results: a disk makes many files durable in the time of one."""
+
+
 def keep(store: Store, parts: Iterable[Component], cells: Sequence[Cell]) -> bool:
     """Record measured cells as evidence; warn if the registry cannot be written, since the figures exist anyway.
 
@@ -101,19 +106,25 @@ def keep(store: Store, parts: Iterable[Component], cells: Sequence[Cell]) -> boo
         Whether all were recorded.
     """
     functions = {part.reference: part.function for part in parts}
-    for cell in cells:
-        if cell.restricted is None or cell.grade == "stale":
-            continue
-        try:
-            store.evidence.add(
-                functions[cell.extractor],
-                functions[cell.head],
-                **record(cell),
-                measured_as={"extractor": cell.extractor, "head": cell.head},
-            )
-        except (EnvironmentFailure, IntegrityError, UsageError) as error:
-            warnings.warn(f"The figures are not kept as evidence: {error}", stacklevel=3)
-            return False
+
+    def add(cell: Cell) -> None:
+        store.evidence.add(
+            functions[cell.extractor],
+            functions[cell.head],
+            **record(cell),
+            measured_as={"extractor": cell.extractor, "head": cell.head},
+        )
+
+    new = [cell for cell in cells if cell.restricted is not None and cell.grade != "stale"]
+    try:
+        for cell in new[:1]:  # alone: it makes the folders that all share, and asks for the key that signs
+            add(cell)
+        if len(new) > 1:
+            with ThreadPoolExecutor(min(WRITERS, len(new) - 1)) as pool:
+                list(pool.map(add, new[1:]))
+    except (EnvironmentFailure, IntegrityError, UsageError) as error:
+        warnings.warn(f"The figures are not kept as evidence: {error}", stacklevel=3)
+        return False
     return True
 
 

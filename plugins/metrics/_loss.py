@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import attrs
 import torch
@@ -20,6 +20,7 @@ from compatkit.foundation.limits import COUNT, SEED, OneOf
 from ._moments import drawn_keys
 
 PAPER = "Towards Understanding the Transferability of Deep Representations (under review, ICLR 2020)"
+T = TypeVar("T")
 Weighted = nn.Conv1d | nn.Conv2d | nn.Conv3d | nn.Linear
 CASES = ("as given", "permuted labels", "random weights")
 """The network, and its controls: the same with shuffled labels; with Gaussian weights of the same norms."""
@@ -88,6 +89,16 @@ class LossSurface:
         """Return the sum of the cross-entropies of some examples, a scalar."""
         logits = functional_call(self.network, {**self.fixed, **parameters}, (images.clone(),))
         return F.cross_entropy(logits, labels, reduction="sum")
+
+    def within(self, parameters: Mapping[str, Tensor], work: Callable[[], T]) -> T:
+        """Return what a function gives while the network has these parameters; they are put in once for many passes.
+
+        Args:
+            parameters: By path. The function may write into them between passes.
+            work: Calls ``network``.
+        """
+        tensors = {f"network.{path}": tensor for path, tensor in {**self.fixed, **parameters}.items()}
+        return functional_call(_Within(self.network), tensors, (work,))
 
     def value(self, parameters: Mapping[str, Tensor]) -> float:
         """Return the mean loss, added up in float64."""
@@ -178,6 +189,17 @@ class LossSurface:
 
     def _leaves(self) -> dict[str, Tensor]:
         return {path: parameter.detach().requires_grad_() for path, parameter in self.parameters.items()}
+
+
+class _Within(nn.Module):
+    """A module around a network whose forward pass is any function."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, work: Callable[[], T]) -> T:
+        return work()
 
 
 @attrs.define(eq=False, kw_only=True)

@@ -17,13 +17,15 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
 import attrs
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -33,7 +35,7 @@ from compatkit.evaluation.metrics import Table, TableCell
 from compatkit.foundation.limits import Number
 from compatkit.hooks import Register
 
-from ._loss import CASES, PAPER, LossMetric, LossSurface, SampledExamples, differentiable
+from ._loss import CASES, PAPER, LossMetric, LossSurface, SampledExamples, differentiable, weighted
 
 compatkit_api = 1
 SHAPE = ("center", "least", "largest", "deviation")
@@ -147,25 +149,49 @@ class LossLandscape(LossMetric):
         """Return the mean loss at each point, ``(points,)`` or ``(points, points)``."""
         paths, ways = self._ways(surface)
         pieces, shape = list(surface.pieces()), (self.points,) * self.dimensions
-        key = self._key(surface, paths, case, ways)
+        key = "" if self.resume is None else self._key(surface, paths, case, ways)
+        some_stay = len(paths) < len(weighted({"": surface.network}))
         sums = self._kept(case, key, (len(pieces), *shape))
         for number, (images, labels) in enumerate(pieces):
             open_points = [tuple(point) for point in np.argwhere(np.isnan(sums[number]))]
             if not open_points:
                 continue
-            with differentiable(), torch.no_grad(), unmoved(surface, paths, images):
-                for count, at in enumerate(open_points, 1):
-                    moved = {
-                        path: surface.parameters[path]
-                        + sum(self.coordinates[axis] * way[index] for axis, way in zip(at, ways, strict=True))
-                        for index, path in enumerate(paths)
-                    }
-                    sums[(number, *at)] = float(
-                        surface.summed({**surface.parameters, **moved}, images, labels)
+            once = unmoved(surface, paths, images) if some_stay else nullcontext()
+            with differentiable(), torch.no_grad(), once:
+                for first in range(0, len(open_points), WRITE_EVERY):
+                    some = open_points[first : first + WRITE_EVERY]
+                    sums[(number, *np.transpose(some))] = self._walk(
+                        surface, (images, labels), paths, ways, some
                     )
-                    if self.resume is not None and (not count % WRITE_EVERY or count == len(open_points)):
+                    if self.resume is not None:
                         _write(Path(self.resume), case, key, sums)
         return sums.sum(0) / len(surface.labels)
+
+    def _walk(
+        self,
+        surface: LossSurface,
+        piece: tuple[Tensor, Tensor],
+        paths: Sequence[str],
+        ways: Sequence[Sequence[Tensor]],
+        points: Sequence[tuple[int, ...]],
+    ) -> list[float]:
+        """Return the sum of the losses of some examples at each point."""
+        images, labels = piece
+        weights = [surface.parameters[path] for path in paths]
+        moved = [weight.clone() for weight in weights]
+
+        def walk() -> list[float]:
+            losses = []
+            for at in points:
+                for index, weight in enumerate(weights):
+                    steps = (self.coordinates[axis] * way[index] for axis, way in zip(at, ways, strict=True))
+                    torch.add(weight, reduce(torch.add, steps), out=moved[index])
+                losses.append(
+                    float(F.cross_entropy(surface.network(images.clone()), labels, reduction="sum"))
+                )
+            return losses
+
+        return surface.within({**surface.parameters, **dict(zip(paths, moved, strict=True))}, walk)
 
     def _ways(self, surface: LossSurface) -> tuple[list[str], list[list[Tensor]]]:
         """Return the paths of the weights that move, and for each dimension how each moves.

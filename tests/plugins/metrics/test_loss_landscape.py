@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,6 @@ import compatkit as ck
 from compatkit.errors import DataError, UsageError
 from compatkit.training.testing import assert_metric
 from compatkit_plugins.metrics import loss_landscape
-from compatkit_plugins.metrics._loss import LossSurface
 from compatkit_plugins.metrics.loss_landscape import LossLandscape, directions
 
 
@@ -114,24 +114,22 @@ def test_an_interrupted_grid_goes_on_and_equals_one_in_one_go(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     net, path, done = network(), tmp_path / "grid.npz", []
-    real = LossSurface.summed
 
-    def failing(self: LossSurface, *args: Any) -> Tensor:
+    def failing(*args: Any, **settings: Any) -> Tensor:
         done.append(None)
         if len(done) == 30:
             raise KeyboardInterrupt
-        return real(self, *args)
+        return F.cross_entropy(*args, **settings)
 
     monkeypatch.setattr(loss_landscape, "WRITE_EVERY", 3)
     with monkeypatch.context() as patch:
-        patch.setattr(LossSurface, "summed", failing)
+        patch.setattr(loss_landscape, "F", SimpleNamespace(cross_entropy=failing))
         with pytest.raises(KeyboardInterrupt):
             grid(net, resume=path)
     began = int(np.isfinite(np.load(path)["as given/sums"]).sum())
     assert began > 16
     assert np.array_equal(grid(net, resume=path), grid(net))
-    monkeypatch.setattr(LossSurface, "summed", failing)  # nothing is left to compute but the checks before
-    done[:] = [None] * 20
+    monkeypatch.setattr(loss_landscape, "F", None)  # nothing is left to compute
     grid(net, resume=path)
 
 
