@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from contest import Contestant, Times, compete, expect
+from contest import Contestant, Times, compete, expect, ratios, say
 from PIL import Image
 from timm.data import ImageDataset, create_loader
 from trainer_data import IMAGES as SMALL
@@ -37,6 +37,8 @@ from compatkit.training.precision import Precision
 SIDE, BATCH, SHARE = 224, 32, 0.875
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 DATA = Data((SIDE, SIDE), "RGB", MEAN, STD, "bicubic", crop_pct=SHARE, crop_mode="center")
+PHOTOS = 1024
+"""Photos of a row of the floor."""
 AHEAD = 2
 """Batches that a worker prepares ahead: torch's default, which timm's loader keeps."""
 
@@ -60,8 +62,16 @@ def write_photos(folder: Path, images: int) -> Path:
     return folder
 
 
-def timm_pass(folder: Path, workers: int, device: str) -> Callable[[], int]:
-    """Return a function that makes a pass through timm's loader and returns the number of images."""
+def timm_pass(folder: Path, workers: int, device: str, prefetch: bool, **settings: Any) -> Callable[[], int]:
+    """Return a function that makes a pass through timm's loader and returns the number of images.
+
+    Args:
+        folder: Photos.
+        workers: Processes that decode.
+        device: Where batches end up.
+        prefetch: Whether bytes leave the workers and are normalized on the device: timm's default.
+        settings: Further arguments of ``create_loader``.
+    """
     loader: Any = create_loader(
         ImageDataset(str(folder / "train")),
         (3, SIDE, SIDE),
@@ -72,19 +82,20 @@ def timm_pass(folder: Path, workers: int, device: str) -> Callable[[], int]:
         std=STD,
         num_workers=workers,
         persistent_workers=False,
-        use_prefetcher=device != "cpu",
+        use_prefetcher=prefetch,
         device=torch.device(device),
+        **settings,
     )
     return lambda: sum(len(images.to(device)) for images, _ in loader)
 
 
 def compatkit_pass(
-    folder: Path, workers: int, device: str, augment: str, cache: Cache = "off"
+    folder: Path, workers: int, device: str, augment: tuple[str, ...] | dict[str, Any], cache: Cache = "off"
 ) -> Callable[[], int]:
     """Return a function that makes a pass through compatkit's batches and returns the number of images."""
     split = ck.data.load(folder, root=None).train
     order = Sampler(len(split), BATCH, 0, "photos")
-    augmentation = image_augmentation((augment,) if augment != "none" else (), DATA)
+    augmentation = image_augmentation(augment, DATA)
     epochs = count()
 
     def work() -> int:
@@ -105,6 +116,38 @@ def ratio(times: Times, faster: str, slower: str) -> str:
     return f"| {faster} | {slower} | {median(ratios):.2f} | {min(ratios):.2f} to {max(ratios):.2f} |"
 
 
+def loading(rounds: int, jitter: bool, cache: Cache) -> list[float]:
+    """Return, for each round, our time of a pass over photos by that of timm's loader, two workers each, on a CPU.
+
+    timm's is the faster in each round of its loader with and without its prefetcher.
+
+    Args:
+        rounds: Number of rounds.
+        jitter: Whether colors are jittered, as by default, after resized crops and flips.
+        cache: Whether ours decodes once.
+    """
+    decoded.AHEAD = AHEAD
+    color = {} if jitter else {"color_jitter": None}
+    with tempfile.TemporaryDirectory() as temporary:
+        os.environ["COMPATKIT_CACHE"] = str(Path(temporary) / "cache")
+        folder = write_photos(Path(temporary) / "photos", PHOTOS)
+        passes = {
+            "ours": compatkit_pass(folder, 2, "cpu", color, cache),
+            "timm": timm_pass(folder, 2, "cpu", False, **color),
+            "timm, prefetcher": timm_pass(folder, 2, "cpu", True, **color),
+        }
+
+        def check(count: Any) -> None:
+            expect("images of a pass", count, PHOTOS // BATCH * BATCH)
+
+        times = compete({name: Contestant(work, check=check) for name, work in passes.items()}, rounds, 0)
+    for name, turns in times.items():
+        wall, processor = (median(turn[field] for turn in turns) / PHOTOS for field in (0, 1))
+        say(f"{name}: {1e6 * wall:,.0f} us an image on the clock, {1e6 * processor:,.0f} of processors")
+    rivals = (ratios(times, "ours", name) for name in passes if name != "ours")
+    return [max(values) for values in zip(*rivals, strict=True)]
+
+
 def main() -> None:
     """Measure, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -118,11 +161,11 @@ def main() -> None:
         folder = write_photos(Path(temporary) / "photos", options.images)
         arguments = options.workers, options.device
         passes = {
-            "timm's create_loader, resized crops": timm_pass(folder, *arguments),
-            "folder, resized crops": compatkit_pass(folder, *arguments, "imagenet"),
-            "cache, resized crops": compatkit_pass(folder, *arguments, "imagenet", "on"),
-            "folder, not augmented": compatkit_pass(folder, *arguments, "none"),
-            "cache, not augmented": compatkit_pass(folder, *arguments, "none", "on"),
+            "timm's create_loader, resized crops": timm_pass(folder, *arguments, options.device != "cpu"),
+            "folder, resized crops": compatkit_pass(folder, *arguments, ("imagenet",)),
+            "cache, resized crops": compatkit_pass(folder, *arguments, ("imagenet",), "on"),
+            "folder, not augmented": compatkit_pass(folder, *arguments, ()),
+            "cache, not augmented": compatkit_pass(folder, *arguments, (), "on"),
         }
 
         def check(count: Any) -> None:

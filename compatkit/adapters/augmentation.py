@@ -16,10 +16,12 @@ from unittest.mock import patch
 import attrs
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from PIL import ImageOps
 from PIL.Image import Image
 from torch import Tensor
 
+from compatkit.adapters.pixel_crop import PixelCrop
 from compatkit.contracts.contract import Data
 from compatkit.errors import DataError, UsageError, suggest, type_of
 
@@ -50,21 +52,30 @@ class ImageAugmentation:
         fitted: Whether images are first resized and cropped as for evaluation.
         erasing: Random erasing of normalized images ``(n, channels, height, width)``, or None.
         description: For messages.
+        of_pixels: The same transform of uint8 ``(height, width, channels)``, faster and rounded otherwise
+            (``PixelCrop``); None if there is none.
     """
 
     random: Transform | None
     fitted: bool
     erasing: Transform | None
     description: str
+    of_pixels: Transform | None = None
 
-    def __call__(self, image: Image, shape: tuple[int, ...], name: str) -> Tensor:
+    def __call__(self, image: Image | NDArray[np.uint8], shape: tuple[int, ...], name: str) -> Tensor:
         """Return an image as uint8 ``(height, width, channels)``.
+
+        Args:
+            image: Pillow image; or pixels, if there is ``of_pixels``.
+            shape: Height, width and channels of the result.
+            name: Name of the image, for messages.
 
         Raises:
             DataError: A transform fails, or does not return an image of ``shape``.
         """
         try:
-            result = image if self.random is None else self.random(image)
+            transform = self.random if isinstance(image, Image) else self.of_pixels
+            result = image if transform is None else transform(image)
         except Exception as error:  # foreign code may raise anything
             where = traceback.extract_tb(error.__traceback__)[-1]
             raise DataError(
@@ -138,7 +149,9 @@ def check_arguments(arguments: Mapping[str, Any]) -> None:
 def _of_timm(arguments: Mapping[str, Any], data: Data, description: str) -> ImageAugmentation:
     from timm.data.auto_augment import NAME_TO_OP, posterize
     from timm.data.random_erasing import RandomErasing
+    from timm.data.transforms import MaybePILToTensor, RandomResizedCropAndInterpolation
     from timm.data.transforms_factory import create_transform
+    from torchvision.transforms import Compose
 
     check_arguments(arguments)
     erasing = {name: value for name, value in arguments.items() if name in ERASING}
@@ -149,6 +162,8 @@ def _of_timm(arguments: Mapping[str, Any], data: Data, description: str) -> Imag
     try:
         with patch.dict(NAME_TO_OP, black):
             transform: Any = create_transform(data.size, is_training=True, use_prefetcher=True, **settings)
+            if isinstance(transform.transforms[-1], MaybePILToTensor):
+                del transform.transforms[-1]  # ``_pixels`` gives bytes in the order in which they are stacked
     except (AssertionError, TypeError, ValueError, KeyError) as error:
         raise UsageError(
             f"timm.data.create_transform rejects {dict(rest)}: {error}.", subject=rest
@@ -161,7 +176,10 @@ def _of_timm(arguments: Mapping[str, Any], data: Data, description: str) -> Imag
             max_count=erasing.get("re_count", 1),
             device="cpu",
         )
-    return ImageAugmentation(transform, False, erase, description)
+    first = transform.transforms[0]
+    crop = PixelCrop.of(first) if type(first) is RandomResizedCropAndInterpolation else None
+    of_pixels = None if crop is None else Compose([crop, *transform.transforms[1:]])
+    return ImageAugmentation(transform, False, erase, description, of_pixels)
 
 
 def _posterize(image: Image, bits_to_keep: int, **_: Any) -> Image:

@@ -28,6 +28,8 @@ from compatkit.foundation.threads import each
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+    from compatkit.data.transforms import Images
+
 MAX_SPLITS = 8
 """Number of splits in the cache folder; the least recently used are removed."""
 
@@ -50,8 +52,12 @@ class Pixels:
 
     def image(self, position: int) -> Image:
         """Return a copy of an image as a Pillow image."""
+        return as_image(self.pixels(position))
+
+    def pixels(self, position: int) -> Images:
+        """Return an image as uint8 ``(height, width, channels)``, read when it is used."""
         size, end = self.sizes[position], int(self.ends[position])
-        return as_image(self.values[end - int(size.prod()) : end].reshape(size))
+        return self.values[end - int(size.prod()) : end].reshape(size)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the path instead of the pixels."""

@@ -66,7 +66,7 @@ def _task(state: TaskState, source: BatchSource) -> dict[str, Any]:
             **({} if task.supervised else {"labelled": False}),
             **({"damaged": task.data.train.damaged} if task.data.train.damaged else {}),
         },
-        **({"crops_from": "shrunk"} if isinstance(source, Decoded) and source.shrinks else {}),
+        **_crops(source),
         **_mixed(task),
         **({"started_from": started} if started else {}),
         **({} if task.loader is None else {"loader": _loader(task.loader)}),
@@ -77,6 +77,13 @@ def _task(state: TaskState, source: BatchSource) -> dict[str, Any]:
         "start": start_digest(state.extractor, state.head),
         "library": state.extractor_blueprint.library,
     }
+
+
+def _crops(source: BatchSource) -> dict[str, str]:
+    """Return which images crops are taken from, and what resizes them, if these are not the files' and Pillow."""
+    if not isinstance(source, Decoded) or not source.shrinks:
+        return {}
+    return {"crops_from": "shrunk", **({"crops_by": "torch"} if source.crops_by_torch else {})}
 
 
 def _mixed(task: Task) -> dict[str, float]:

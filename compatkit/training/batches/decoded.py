@@ -10,23 +10,29 @@ import copy
 import signal
 from collections.abc import Iterable, Iterator
 from itertools import count
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from compatkit.adapters.augmentation import ImageAugmentation
 from compatkit.contracts.contract import Data
+from compatkit.data.lazy import pixels_of
 from compatkit.data.pixelcache import Pixels, decoded_once, fits, folder
 from compatkit.data.split import Split
 from compatkit.errors import CompatkitError
 from compatkit.evaluation.preprocessing import fitting, normalize
 from compatkit.hooks import Batch
-from compatkit.training.batches.loaders import seeded
+from compatkit.training.batches.loaders import seed_all, seeded
 from compatkit.training.batches.sampler import Sampler, ViewFunction
 from compatkit.training.precision import Precision
 from compatkit.training.randomness import seed_of
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+    from compatkit.data.transforms import Images
 
 AHEAD = 4
 """Batches that each worker prefetches."""
@@ -39,10 +45,17 @@ class _Augmented(Dataset[Any]):
     """Images by epoch and position; errors are returned, since raised ones lose their type between processes."""
 
     def __init__(
-        self, examples: Split, augmentation: ImageAugmentation, shape: tuple[int, ...], seed: int, task: str
+        self,
+        examples: Split,
+        augmentation: ImageAugmentation,
+        shape: tuple[int, ...],
+        seed: int,
+        task: str,
+        as_pixels: bool,
     ) -> None:
         self._examples, self._augmentation, self._shape = examples, augmentation, shape
         self._seed, self._task = seed, task
+        self._as_pixels = as_pixels
         self._pixels: Pixels | None = None
         self._tried = False
 
@@ -55,11 +68,25 @@ class _Augmented(Dataset[Any]):
         epoch, position = key
         try:
             source = self._examples if self._pixels is None else self._pixels
-            image = source.image(position)
-            with seeded(seed_of(self._seed, "augment", self._task, epoch, position)):
-                return self._augmentation(image, self._shape, self._examples.name_of(position))
+            if not self._as_pixels:
+                image: Image | Images = source.image(position)
+            else:
+                image = (
+                    source.pixels(position)
+                    if isinstance(source, Pixels)
+                    else pixels_of(source.image(position))
+                )
+            seed = seed_of(self._seed, "augment", self._task, epoch, position)
+            if get_worker_info() is None:
+                with seeded(seed):
+                    return self._augmented(image, position)
+            seed_all(seed)  # states of a worker are used for nothing else; saving them takes .1 ms
+            return self._augmented(image, position)
         except CompatkitError as error:
             return error
+
+    def _augmented(self, image: Image | Images, position: int) -> Tensor:
+        return self._augmentation(image, self._shape, self._examples.name_of(position))
 
 
 class _Steps:
@@ -81,6 +108,7 @@ class Decoded:
         batches_per_epoch: Number of batches per epoch.
         order: Which images make a batch.
         shrinks: Whether images are scaled down, as for evaluation, before they are augmented.
+        crops_by_torch: Whether crops of these are resized by torch instead of Pillow.
     """
 
     def __init__(
@@ -114,10 +142,12 @@ class Decoded:
         if self.shrinks:
             interpolation, crop_pct = data.interpolation, data.crop_pct
             converted = converted.shrunk(data.size, interpolation=interpolation, crop_pct=crop_pct)
+        self.crops_by_torch = self.shrinks and augmentation.of_pixels is not None
         reused = steps > order.batches_per_epoch and augmentation.fitted
         self._caches = examples.lazy and (cache == "on" or (cache == "auto" and reused and fits(converted)))
         shape = *data.size, len(data.mean)
-        self._images = _Augmented(converted, augmentation, shape, order.seed, order.task)
+        as_pixels = self.crops_by_torch
+        self._images = _Augmented(converted, augmentation, shape, order.seed, order.task, as_pixels)
         self._labels = torch.from_numpy(examples.labels)
         self._step = 0
         self._stop = steps

@@ -365,14 +365,19 @@ def name_worker_deaths() -> Iterator[None]:
         ) from error
 
 
+def seed_all(seed: int) -> None:
+    """Seed the global generators that loaders, data sets and transforms use."""
+    torch.default_generator.manual_seed(seed)
+    np.random.seed(seed % 2**32)
+    random.seed(seed)
+
+
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
     """Seed the global generators that loaders, data sets and transforms use, and restore their states."""
     before = torch.get_rng_state(), np.random.get_state(), random.getstate()
     try:
-        torch.default_generator.manual_seed(seed)
-        np.random.seed(seed % 2**32)
-        random.seed(seed)
+        seed_all(seed)
         yield
     finally:
         torch.set_rng_state(before[0])

@@ -27,11 +27,13 @@ from timm.data.random_erasing import RandomErasing
 from torchvision.transforms import v2
 
 import compatkit as ck
+from compatkit.adapters.augmentation import image_augmentation
 from compatkit.data import pixelcache
 from compatkit.errors import CompatkitError, DataError, EnvironmentFailure
 from compatkit.evaluation.preprocessing import normalize, prepare
 from compatkit.hooks import Batch
 from compatkit.training.batches.decoded import Decoded
+from compatkit.training.batches.loaders import seeded
 from compatkit.training.batches.sampler import Sampler
 from compatkit.training.batches.sources import ImagePlacement
 from compatkit.training.networks import prepare_task
@@ -488,6 +490,35 @@ class TestCache:
         with pytest.warns(UserWarning, match="decoded in every epoch"):
             again = quick(steps=5, cache="on").fit(inputs)
         assert again.plan == on.plan and same_parts(on, again)
+
+    def test_a_plan_says_what_resizes_the_crops(self, folder: Path) -> None:
+        for augment, expected in (
+            ("imagenet", "torch"),
+            ({"interpolation": "lanczos"}, None),
+            ("cifar", None),
+        ):
+            fit = quick(steps=1, cache="on").fit([task(photos(folder), augment=augment)])
+            assert fit.run["tasks"][0].get("crops_by") == expected
+
+    @pytest.mark.parametrize("workers", [0, 2])
+    def test_crops_are_those_of_shrunk_images(self, folder: Path, workers: int) -> None:
+        """By timm's transform on Pillow images, under the same seeds."""
+        data = photos(folder)
+        given = task(data, augment={"color_jitter": None})
+        state = prepare_task(given, 0, CPU)
+        made = ImagePlacement(workers=workers, cache="on").source(state, 0, 8, CPU)
+        assert isinstance(made, Decoded) and made.crops_by_torch
+        with closing(made):
+            batch = made.batch(0)
+        size, shape = state.data.size, (*state.data.size, 3)
+        augmentation = image_augmentation({"color_jitter": None}, state.data)
+        small = data.train.shrunk(size, interpolation=state.data.interpolation, crop_pct=state.data.crop_pct)
+        for image, position in zip(batch.images, batch.index.tolist(), strict=True):
+            with seeded(seed_of(0, "augment", "a", 0, position)):
+                pixels = augmentation(small.image(position), shape, "picture")
+            expected = normalize(pixels.permute(2, 0, 1)[None], state.data)[0]
+            steps = (image - expected) * 255 * torch.tensor(state.data.std)[:, None, None]
+            assert steps.abs().mean() < 0.25 and steps.abs().max() < 24
 
     def test_a_loader_or_an_array_has_nothing_to_keep(self) -> None:
         data = data_set("a", size=(32, 32), channels=3)
