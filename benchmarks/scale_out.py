@@ -1,10 +1,10 @@
-"""Predict the time of a matrix on many workers from measured costs, and compare with 1 and 2 workers here.
+"""Predict the time of a matrix and of bridges on many workers from measured costs; compare with 1 and 2 workers here.
 
     .venv-dev/bin/python benchmarks/scale_out.py --json docs/results/scale_out.json
 
 Measures what a row costs (loading the extractor, running it over the images), what each head adds, and what a result
 costs in the registry. A discrete-event simulation then lets W workers take rows in turn and lets the registry accept
-one result at a time, the worst case of a shared folder.
+one result at a time, the worst case of a shared folder. A pair to bridge is a row with one head, whose cost is its own.
 """
 
 from __future__ import annotations
@@ -105,6 +105,42 @@ def registry_of(folder: Path) -> tuple[ck.Registry, ck.Split]:
     return registry, data.test
 
 
+def bridges(registry: ck.Registry, images: ck.Split, rounds: int) -> dict[str, Any]:
+    """Measure ``ridge`` bridges of pairs with 1 and 2 workers, and predict 1,000 pairs on more.
+
+    Args:
+        registry: Networks of ``registry_of``.
+        images: Images to fit on.
+        rounds: Times that each way is measured, by turns.
+    """
+    extractors = [f"n{number}/noise.extractor" for number in range(4)]
+    heads = [f"n{number}/noise.head" for number in range(4, 8)]
+    data = dict.fromkeys(extractors, images)
+    pairs = len(extractors) * len(heads)
+
+    def make(**settings: Any) -> float:
+        again = ck.Registry(registry.store.root)
+        return timed(lambda: again.bridges.between(extractors, heads, data, "ridge", **settings))
+
+    make(record=False)
+    bare: list[float] = []
+    by_workers: dict[int, list[float]] = {1: [], 2: []}
+    for _ in range(rounds):
+        bare.append(make(record=False))
+        for workers, times in by_workers.items():
+            times.append(make(record=False, workers=workers))
+    written = make()
+    start = median(by_workers[1]) - median(bare)
+    costs = Costs(start, median(bare) / pairs, 0, max(0.0, written - median(bare)) / pairs)
+    first, second = (median(times) for times in by_workers.values())
+    return {
+        "pairs": pairs,
+        "costs": attrs.asdict(costs),
+        "measured": {"1": first, "2": second, "growth": first / second},
+        "1000 pairs": {str(count): simulate(costs, 1000, 1, count) for count in (1, 2, 10, 100)},
+    }
+
+
 def main() -> None:
     """Measure, simulate, print and write."""
     parser = argparse.ArgumentParser()
@@ -141,6 +177,7 @@ def main() -> None:
         filling.keep = keep
         measure("n0/*.extractor", "n*/*.head")
         filling.keep = whole
+        bridged = bridges(registry, test, options.rounds)
         start = timed(lambda: os.system(f"{os.sys.executable} -c 'import torch, timm'"))
     head = max(0.0, (median(many) - median(one)) / (HEADS - 1))
     costs = Costs(start, median(one) - head, head, median(writes))
@@ -155,6 +192,7 @@ def main() -> None:
             for count in (1, 2, 10, 100, 300, 1000)
         },
         "writes of 1000 x 1000": 1_000_000 * costs.write,
+        "bridges": bridged,
     }
     text = json.dumps(document, indent=1)
     print(text)
