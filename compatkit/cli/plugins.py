@@ -51,8 +51,6 @@ def list_(options: PluginsOptions) -> int | None:
     of them; --check does, and exits with 1 if one fails or clashes.
 
     Examples:
-        # all that is installed, by kind
-        compatkit plugins list
         # import all of them, and say which fail
         compatkit plugins list --check
         # settings, hooks and source of one

@@ -327,6 +327,7 @@ def test_large_blobs_are_copied_in_pieces(parts: Parts, copy: Store, monkeypatch
     from compatkit.registry.maintenance import repair_plan
 
     monkeypatch.setattr(repair_plan, "CHUNK_SIZE", 1000)
+    monkeypatch.setattr(durable, "JOINED", 999)
     (parts.root / parts.path("weights")).unlink()
     written: list[str] = []
     monkeypatch.setattr(durable, "step", lambda operation, path: written.append(operation))
