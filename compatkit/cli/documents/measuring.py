@@ -181,6 +181,7 @@ DOCUMENTS: dict[str, Any] = {
         right=([str], "References of the parts of the second."),
         results=(RESULTS, "A table of layers by metric."),
         settings=(dict, "Images, layers and library."),
+        smaller=(Sometimes(Table), "The smaller of CKA and Procrustes; only where both were asked for."),
         controls=(
             Sometimes({str: RESULTS}),
             "The same with shuffled images and with untrained networks; only with `--controls`.",
