@@ -59,7 +59,9 @@ def _best(others: Sequence[Cell]) -> str:
     references = [f"chance {share(cell.chance)}"] if cell.chance is not None else []
     references += [f"bound {share(cell.bound.accuracy)}"] if cell.bound is not None else []
     closest = (
-        "Highest" if cell.recovered is None else f"Closest to its bound ({cell.recovered:.0%} of the way)"
+        "Highest"
+        if cell.recovered is None
+        else f"Closest to its bound ({100 * cell.recovered:.0f} % of the way)"
     )
     return (
         f"{closest}: {visible(cell.extractor)} with {visible(cell.head)}, accuracy {share(cell.restricted.accuracy)} "
