@@ -13,7 +13,7 @@ import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
 from textwrap import dedent
@@ -458,30 +458,29 @@ def python(script: str, **variables: str) -> str:
     return done.stdout
 
 
-def test_what_every_command_needs_is_light() -> None:
+def check_loaded(names: Iterable[str], load: str, unwanted: Iterable[str]) -> None:
+    """Load names one by one in a new process, and check that none of the unwanted modules comes with them."""
     script = (
-        "import importlib, json, sys\n"
-        f"for name in {LIGHT!r}:\n"
-        "    importlib.import_module(name)\n"
-        f"    print(json.dumps([name, [one for one in {HEAVY!r} if one in sys.modules]]))"
+        "import compatkit, importlib, json, sys\n"
+        f"for name in {[*names]!r}:\n"
+        f"    {load}\n"
+        f"    print(json.dumps([name, [module for module in {[*unwanted]!r} if module in sys.modules]]))"
     )
-    for line in python(script).splitlines():
+    lines = python(script).splitlines()
+    assert lines
+    for line in lines:
         name, loaded = json.loads(line)
-        assert not loaded, f"importing {name} loads {', '.join(loaded)}"
+        assert not loaded, f"{name} loads {', '.join(loaded)}"
+
+
+def test_what_every_command_needs_is_light() -> None:
+    check_loaded(LIGHT, "importlib.import_module(name)", HEAVY)
 
 
 def test_public_names_import_no_library_that_few_need() -> None:
     """What trains, loads and measures costs what torch costs, until a network or a metric needs more."""
     names = [name for name in compatkit.__all__ if name not in ("testing", "studies")]
-    script = (
-        "import json, sys, compatkit\n"
-        f"for name in {names!r}:\n"
-        "    getattr(compatkit, name)\n"
-        f"    print(json.dumps([name, [one for one in {RARE!r} if one in sys.modules]]))"
-    )
-    for line in python(script).splitlines():
-        name, loaded = json.loads(line)
-        assert not loaded, f"compatkit.{name} imports {', '.join(loaded)}"
+    check_loaded(names, "getattr(compatkit, name)", RARE)
 
 
 def test_the_library_works_without_any_plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

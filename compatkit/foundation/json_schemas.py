@@ -129,8 +129,8 @@ def _object(kind: Object) -> dict[str, Any]:
             schema = _object(part)
             absent |= schema["properties"].keys() - schema["required"]
         else:
-            found = dict(_properties(part, kind.without | kind.keys.keys()))
-            schema = {"title": part.__name__, "description": summary(part), "properties": found}
+            of_class = dict(_properties(part, kind.without | kind.keys.keys()))
+            schema = {"title": part.__name__, "description": summary(part), "properties": of_class}
             absent |= _omitted(part)
         properties |= schema["properties"]
         title, described = title or schema.get("title"), described or schema["description"]

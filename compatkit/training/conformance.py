@@ -64,7 +64,7 @@ class Companion:
         return {"loss": step.features.square().mean()}
 
 
-class Stopper:
+class Interrupter:
     """Interrupts a run after its third step, of which the checkpoint of two knows nothing; unarmed, it does nothing."""
 
     def __init__(self, armed: bool) -> None:
@@ -77,7 +77,7 @@ class Stopper:
             raise KeyboardInterrupt
 
 
-COMPANION, STOPPER = "compatkit-companion", "compatkit-stopper"
+COMPANION, INTERRUPTER = "compatkit-companion", "compatkit-interrupter"
 
 
 class Trial:
@@ -124,12 +124,14 @@ class Trial:
         self._fit(self.factory, steps=1, precision="bf16", accumulate=2)
         self._check_scale(complete)
 
-    def _fit(self, factory: Callable[..., Any], stopper: Stopper | None = None, **settings: Any) -> Fit:
-        trainer, arguments = self._arguments(factory, stopper, **settings)
+    def _fit(
+        self, factory: Callable[..., Any], interrupter: Interrupter | None = None, **settings: Any
+    ) -> Fit:
+        trainer, arguments = self._arguments(factory, interrupter, **settings)
         return trainer.fit(**arguments)
 
     def _arguments(
-        self, factory: Callable[..., Any], stopper: Stopper | None = None, **settings: Any
+        self, factory: Callable[..., Any], interrupter: Interrupter | None = None, **settings: Any
     ) -> tuple[Trainer, dict[str, Any]]:
         """Return a trainer, and what it is called with: the plugin, and companions that its hooks need."""
         factories: dict[str, Callable[..., Any]] = {self.used.name: factory}
@@ -138,8 +140,8 @@ class Trial:
             factories[COMPANION] = Companion
         if hasattr(instance, "compatkit_after_evaluation"):
             settings = {"evaluate_every": 1, "evaluate_on": "train", **settings}
-        if stopper is not None:
-            factories[STOPPER] = lambda: stopper
+        if interrupter is not None:
+            factories[INTERRUPTER] = lambda: interrupter
         uses = [self.used, *(RegularizerConfig(name) for name in factories if name != self.used.name)]
         arguments = {"tasks": self.tasks, "regularizers": uses, "frozen": self.frozen, "factories": factories}
         return Trainer(**{**SETTINGS, **settings}), arguments
@@ -148,14 +150,14 @@ class Trial:
         with tempfile.TemporaryDirectory(prefix="compatkit-") as folder:
             state = {"checkpoint": Path(folder) / "state", "checkpoint_every": STOP}
             try:
-                self._fit(self.factory, Stopper(armed=True), steps=STEPS, **state)
+                self._fit(self.factory, Interrupter(armed=True), steps=STEPS, **state)
             except KeyboardInterrupt as stop:
                 if notes := getattr(stop, "__notes__", []):  # errors of the teardown
                     raise self._broken(
                         f"interrupted after {STOP} steps: {' '.join(notes)}. compatkit_teardown follows errors and "
                         "interruptions too, without compatkit_finish."
                     ) from stop
-            return self._fit(self.factory, Stopper(armed=False), steps=STEPS, **state)
+            return self._fit(self.factory, Interrupter(armed=False), steps=STEPS, **state)
 
     def _same(self, fit: Fit, other: Fit, how: str, remedy: str) -> None:
         """Raise where two runs differ in a loss or a weight."""
