@@ -37,7 +37,7 @@ PAIR = "zoo/small0.extractor", "zoo/small0.head"
 FIT = """
 import numpy as np
 import compatkit as ck
-images = np.zeros((8, 32, 32, 3), np.uint8), np.arange(8) % 2
+images = np.random.default_rng(0).integers(0, 256, (8, 32, 32, 3), np.uint8), np.arange(8) % 2
 data = ck.DataSet.of("gray", images, images, ("a", "b"))
 task = ck.Task("gray", data, "resnet18", "layer2", size=32)
 ck.Trainer(steps=0, batch_size=4, progress=False, device="cpu").fit([task])
@@ -82,6 +82,11 @@ def version(rounds: int) -> list[float]:
     """Measure ``compatkit --version``."""
     rival = f"{PROGRAM}\nimport importlib.metadata; importlib.metadata.version('compatkit')"
     return ratios(COMMAND.format(words=["--version"]), rival, rounds)
+
+
+def program_help(rounds: int) -> list[float]:
+    """Measure ``compatkit --help``."""
+    return ratios(COMMAND.format(words=["--help"]), PROGRAM, rounds)
 
 
 def train_help(rounds: int) -> list[float]:

@@ -96,8 +96,9 @@ def _on_gpu(
 IMAGE_PASSES: tuple[tuple[str, str, float, str, dict[str, Any]], ...] = (
     ("folder-jpeg", "resized crops", 1.0, "", {"jitter": False, "cache": "off"}),
     ("folder-jpeg-jitter", "resized crops and color jitter", 1.0, "", {"jitter": True, "cache": "off"}),
+    ("cache-crops", "decoded once, resized crops", 1 / 3, "", {"jitter": False, "cache": "on"}),
     (
-        "cache-crops",
+        "cache-crops-jitter",
         "decoded once, resized crops and color jitter",
         1 / 3,
         "of 1.16 ms an image that a worker needs, Pillow's color jitter takes .79, and crop, resize and flip .37; "
@@ -127,6 +128,32 @@ ROWS = (
         "trainer_overhead:loop_step",
         why="20 to 23 us (35 before) on a shared machine, most of it for nine calls of idle hooks with their guards: "
         "after torch has run, Python's code is out of the processor's caches, and a call costs a multiple of its time.",
+    ),
+    Row(
+        "joint-step",
+        "a step of two tasks with a ResNet-20 each, resident images, crop and flip, in the default number format",
+        "two hand-written steps, the same",
+        "x",
+        1.02,
+        "trainer_steps:joint",
+    ),
+    Row(
+        "resident-images",
+        "a pass over 4,096 images of 32 x 32 in memory, crop and flip, on one core",
+        "torchvision's transforms in torch's DataLoader, without a worker or with one, whichever is faster",
+        "x",
+        0.05,
+        "trainer_data:resident",
+        rounds=5,
+    ),
+    Row(
+        "hessian-top-20",
+        "20 largest eigenvalues of the Hessian of a ResNet-20, 16 images, residuals below .01 of the largest",
+        "power iteration with deflation until its own rule stops it, as in PyHessian",
+        "x",
+        0.2,
+        "curvature:eigenvalues",
+        rounds=2,
     ),
     Row(
         "cka-grams-once",
@@ -305,6 +332,9 @@ ROWS = (
         "first_touch:version",
     ),
     Row(
+        "command-help", "`compatkit --help`", "imports of click, attrs", "x", 1.3, "first_touch:program_help"
+    ),
+    Row(
         "command-ls",
         "`compatkit ls` of ten parts",
         "imports of click, attrs, msgspec, sqlite3",
@@ -441,6 +471,17 @@ ROWS = (
         "precision:resnet_contiguous",
     ),
     Row(
+        "publish-large",
+        "publish of 94 MB, durable and hashed",
+        "save_file, sha256 of the map beside fsync, link, sync of the folder",
+        "x",
+        1.3,
+        "registry_floor:publish_large",
+        7,
+        "Of 150 ms the file's digest takes 67, with the tensors' digest and the writing beside it on another core. The "
+        "sync takes 50 after it, as a known file is not synced. The rival syncs beside its digest.",
+    ),
+    Row(
         "publish-small",
         "publish of 1 MB, durable and read back, in a registry in use",
         "save, hash, fsync and link weights, manifest and version",
@@ -483,6 +524,26 @@ ROWS = (
         7,
         "The probe's forward pass takes a third of the time, tracing and cutting a fifth. A pass on meta would "
         "show shapes only; the contract promises values, by which exchanged weights of equal shapes are noticed.",
+    ),
+    *(
+        Row(
+            f"load-large-later{'' if initialized else '-strict'}",
+            "later load of 94 MB in a registry that is opened anew, processor time",
+            f"timm on meta{'' if initialized else ' without its initialization'}, load, touch",
+            "x",
+            goal,
+            "loading_floor:large_later",
+            arguments={"initialized": initialized},
+        )
+        for initialized, goal in ((True, 1.0), (False, 1.25))
+    ),
+    Row(
+        "load-small-again",
+        "later load of a small part in one process, in a registry that is opened anew, processor time",
+        "the whole network built as usual, load, assign, touch",
+        "x",
+        1.35,
+        "loading_floor:small_again",
     ),
     *(
         Row(

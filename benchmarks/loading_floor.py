@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import registry_bare as bare
-from contest import Contestant, compete
+from contest import Contestant, compete, ratios
 from registry_floor import scratch
 from registry_settings import Settings
+from safetensors.torch import load_file
 
 from compatkit.components.registry import Registry
 from compatkit.registry.local_cache import FILE
@@ -24,23 +25,54 @@ LARGE, SMALL = ("resnet50", "layer4"), ("resnet20_cifar", "layer3")
 
 def large(rounds: int) -> list[float]:
     """Return the processor time of a first load of 94 MB by that of hash, timm on meta, load, and touch."""
+    return _loaded(rounds, LARGE, known=False, rival=_rival)
+
+
+def large_later(rounds: int, *, initialized: bool) -> list[float]:
+    """Return the processor time of a later load of 94 MB by that of timm on meta, load, and touch.
+
+    Args:
+        rounds: Number of rounds.
+        initialized: Whether timm's initialization runs on meta, where it computes nothing.
+    """
+
+    def rival(file: Path, network: str) -> float:
+        return bare.touch(bare.build(file, network, {"num_classes": 0}, initialized=initialized))
+
+    return _loaded(rounds, LARGE, known=True, rival=rival)
+
+
+def small_again(rounds: int) -> list[float]:
+    """Return the processor time of a later load of a small part, in one process, by that of the whole network.
+
+    The network is built as usual, and gets the same weights.
+    """
+
+    def rival(file: Path, network: str) -> float:
+        module = bare.create_model(network, num_classes=0)
+        module.load_state_dict(load_file(file))
+        return bare.touch(module.eval())
+
+    return _loaded(rounds, SMALL, known=True, rival=rival, calls=10)
+
+
+def _loaded(
+    rounds: int, part_of: tuple[str, str], *, known: bool, rival: Callable[[Path, str], float], calls: int = 1
+) -> list[float]:
     from registry_weights import publish_extractor
 
     with scratch() as folder:
-        part = publish_extractor(Settings(folder, 1, 0, 1, *LARGE), *LARGE)
+        part = publish_extractor(Settings(folder, 1, 0, 1, *part_of), *part_of)
 
         def forget() -> None:
-            (part.store.local_cache.folder / FILE).unlink(missing_ok=True)
+            if not known:
+                (part.store.local_cache.folder / FILE).unlink(missing_ok=True)
 
         contestants = {
-            "rival": Contestant(lambda: _rival(part.file, *LARGE[:1]), check=part.check),
-            "ours": Contestant(lambda: _ours(part.store.root, part.name), forget, part.check),
+            "rival": Contestant(lambda: rival(part.file, part_of[0]), check=part.check, calls=calls),
+            "ours": Contestant(lambda: _ours(part.store.root, part.name), forget, part.check, calls),
         }
-        times = compete(contestants, rounds, 0)
-        return [
-            ours.processor / rival.processor
-            for ours, rival in zip(times["ours"], times["rival"], strict=True)
-        ]
+        return ratios(compete(contestants, rounds, 0), "ours", "rival", processor=True)
 
 
 def small(rounds: int, *, known: bool) -> list[float]:

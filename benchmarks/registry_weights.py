@@ -83,14 +83,10 @@ def publish_extractor(settings: Settings, network: str, cut: str) -> PublishedEx
     )
 
 
-def publish(settings: Settings) -> list[str]:
-    """Measure publishing."""
-    part = publish_extractor(settings, settings.network, settings.cut)
-    module = copy.deepcopy(part.module)
-    state = module.state_dict()
-    folder, data = settings.folder / "publish", serialize(state)
-    first = next(tensor for tensor in state.values() if tensor.is_floating_point())
-    published = [0]
+def publish_contestants(part: PublishedExtractor, folder: Path) -> dict[str, Contestant]:
+    """Return ``"bare best"`` and ``"ours"``, which write weights into an emptied folder, other ones each time."""
+    state = copy.deepcopy(part.module).state_dict()
+    first, published = state[_first(state)], [0]
 
     def next_version() -> None:
         shutil.rmtree(folder, ignore_errors=True)
@@ -103,14 +99,28 @@ def publish(settings: Settings) -> list[str]:
         stored = store.load_state(store.manifest("bench/net@1.0.0"), verify="always")
         expect("the first weight", float(stored[_first(state)].view(-1)[0]), float(published[0]))
 
+    return {
+        "bare best": Contestant(lambda: bare.publish_best(folder, state), next_version),
+        "ours": Contestant(lambda: _published(folder, state, part.manifest), next_version, check_blob),
+    }
+
+
+def publish(settings: Settings) -> list[str]:
+    """Measure publishing."""
+    part = publish_extractor(settings, settings.network, settings.cut)
+    folder = settings.folder / "publish"
+    data = serialize(part.module.state_dict())
+    ours = publish_contestants(part, folder)
+    next_version = ours["ours"].prepare
+    assert next_version is not None
+
     size = f"{len(data) / 1e6:.0f} MB"
     floor, best = f"write + fsync of the same {size}", "bare best"
     contestants = {
         floor: Contestant(lambda: bare.write_synced(folder / "x", data), next_version),
-        best: Contestant(lambda: bare.publish_best(folder, state), next_version),
-        "ours": Contestant(lambda: _published(folder, state, part.manifest), next_version, check_blob),
-        "HF save_pretrained (neither fsync nor hash)": rivals.hf_save(module, folder, next_version),
-        **rivals.mlflow_publish(module, settings.folder / "mlflow", next_version),
+        **ours,
+        "HF save_pretrained (neither fsync nor hash)": rivals.hf_save(part.module, folder, next_version),
+        **rivals.mlflow_publish(part.module, settings.folder / "mlflow", next_version),
     }
     say(f"publishing {size}")
     times = compete(contestants, settings.rounds, settings.seed)

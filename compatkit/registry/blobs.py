@@ -8,6 +8,7 @@ import mmap
 import os
 import stat
 import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Literal
@@ -28,6 +29,8 @@ Buffer = bytes | bytearray | memoryview
 
 SMALL = 2**18
 """Bytes; smaller files are read into memory, and their state is not cached."""
+LARGE = 2**23
+"""Bytes; larger blobs are hashed while they are written, which a known blob is in vain."""
 SETTLED_NS = 2 * 10**9
 """Age of a file before its state is cached, 2 s: coarse clocks could hide a later change."""
 GRACE_SECONDS = 24 * 3600
@@ -91,10 +94,11 @@ class Objects:
         Raises:
             EnvironmentFailure: Disk full, no permission to write, ...; nothing is stored.
         """
-        size, hashed = sum(len(piece) for piece in pieces), hashlib.sha256()
-        for piece in pieces:
-            hashed.update(piece)
-        digest = f"sha256:{hashed.hexdigest()}"
+        size = sum(len(piece) for piece in pieces)
+        if size >= LARGE:
+            with environment("write below", self.root):
+                return Edge(self._put_large(pieces), size)
+        digest = _digest(pieces)
         with environment("write below", self.root):
             with suppress(FileNotFoundError):  # removed by another process
                 if self._has_good_copy(digest):
@@ -102,6 +106,25 @@ class Objects:
                     return Edge(digest, size)
             durable.drafted(self.root, pieces, lambda draft: self.link(draft, digest))
         return Edge(digest, size)
+
+    def _put_large(self, pieces: Sequence[Buffer]) -> str:
+        """Write bytes while another thread hashes them; return their digest. A known blob's draft is never synced."""
+        from concurrent.futures import ThreadPoolExecutor
+
+        with ThreadPoolExecutor(1) as hashing:
+            future = hashing.submit(_digest, pieces)
+
+            def check() -> None:
+                digest = future.result()
+                if self._has_good_copy(digest):
+                    durable.sync_up(self.path(digest).parent, self.root)
+                    raise _Present
+
+            with suppress(_Present):
+                durable.drafted(
+                    self.root, _Checked(pieces, check), lambda draft: self.link(draft, future.result())
+                )
+            return future.result()
 
     def read(
         self, digest: str, *, verify: Verify = "auto", max_bytes: int | None = None, quarantine: bool = True
@@ -329,6 +352,29 @@ class Objects:
             f"{path} is missing: expected {digest}, {actual}. {HINT}.",
             subject=BlobMismatch(digest, "missing", path, HINT),
         )
+
+
+class _Present(Exception):
+    """The blob is stored already."""
+
+
+@attrs.frozen(eq=False)
+class _Checked:
+    """Pieces that are checked after the last one is written, before they are synced."""
+
+    pieces: Sequence[Buffer]
+    check: Callable[[], None]
+
+    def __iter__(self) -> Iterator[Buffer]:
+        yield from self.pieces
+        self.check()
+
+
+def _digest(pieces: Sequence[Buffer]) -> str:
+    hashed = hashlib.sha256()
+    for piece in pieces:
+        hashed.update(piece)
+    return f"sha256:{hashed.hexdigest()}"
 
 
 def _file_digest(descriptor: int) -> str:

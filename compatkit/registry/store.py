@@ -220,6 +220,8 @@ class Store:
             IntegrityError: A tensor holds values that are not finite, or negative variances.
             EnvironmentFailure: Disk full, no write permission, ...
         """
+        from concurrent.futures import ThreadPoolExecutor
+
         from compatkit.registry.required_blobs import PayloadSummary
         from compatkit.registry.weights.tensorchecks import NOT_PUBLISHED, check_values
         from compatkit.registry.weights.tensorfile import pieces_and_digest
@@ -227,8 +229,11 @@ class Store:
         self.layout.check_writer(self.root)
         if not nonfinite:
             check_values(state, "The weights", NOT_PUBLISHED)
-        pieces, tensors = pieces_and_digest(state)
-        edge = self.objects.put(*pieces)
+        pieces, digest = pieces_and_digest(state)
+        with ThreadPoolExecutor(1) as hashing:
+            future = hashing.submit(digest)
+            edge = self.objects.put(*pieces)
+            tensors = future.result()
         self._payloads[edge.blob] = PayloadSummary(tensors, len(state))
         return Payload(edge, tensors, len(state), parameters)
 

@@ -148,8 +148,9 @@ class LossLandscape(LossMetric):
     def losses(self, surface: LossSurface, case: str) -> NDArray[np.float64]:
         """Return the mean loss at each point, ``(points,)`` or ``(points, points)``."""
         paths, ways = self._ways(surface)
-        pieces, shape = list(surface.pieces()), (self.points,) * self.dimensions
         key = "" if self.resume is None else self._key(surface, paths, case, ways)
+        surface, ways = _channels_last(surface), [[_nhwc(step) for step in way] for way in ways]
+        pieces, shape = list(surface.pieces()), (self.points,) * self.dimensions
         some_stay = len(paths) < len(weighted({"": surface.network}))
         sums = self._kept(case, key, (len(pieces), *shape))
         for number, (images, labels) in enumerate(pieces):
@@ -279,6 +280,17 @@ def _moving(surface: LossSurface) -> list[str]:
     paths = {id(parameter): path for path, parameter in surface.network.named_parameters()}
     weights = [paths.get(id(layer.weight)) for layer in surface.layers.values()]
     return list(dict.fromkeys(weight for weight in weights if weight in surface.parameters))  # type: ignore[misc]
+
+
+def _nhwc(tensor: Tensor) -> Tensor:
+    return tensor.contiguous(memory_format=torch.channels_last) if tensor.ndim == 4 else tensor
+
+
+def _channels_last(surface: LossSurface) -> LossSurface:
+    """Return the surface with images and convolution weights as NHWC in memory, in which convolutions are faster."""
+    tensors = surface.parameters, surface.fixed
+    parameters, fixed = ({path: _nhwc(tensor) for path, tensor in some.items()} for some in tensors)
+    return attrs.evolve(surface, parameters=parameters, fixed=fixed, images=_nhwc(surface.images))
 
 
 def _write(path: Path, case: str, key: str, sums: NDArray[np.float64]) -> None:

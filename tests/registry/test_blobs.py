@@ -378,6 +378,33 @@ def test_a_full_disk_while_hashing_beside_it_leaves_nothing(store: Store, monkey
     assert not list((store.root / "tmp").iterdir())
 
 
+@pytest.mark.parametrize("state", ["good", "damaged", "in the trash", "missing"])
+def test_a_large_blob_is_hashed_while_it_is_written_and_synced_only_if_it_is_unknown(
+    store: Store, monkeypatch: pytest.MonkeyPatch, state: str
+):
+    from compatkit.registry import disk as durable
+
+    content = [b"first", b"second" * 100]
+    path = store.objects.path(store.put_blob(b"".join(content)).blob)
+    monkeypatch.setattr(objects, "LARGE", 1)
+    if state == "damaged":
+        path.unlink()
+        path.write_bytes(b"damaged")
+    elif state == "in the trash":
+        path.rename(store.root / "trash" / f"{path.name}-1-00")
+    elif state == "missing":
+        path.unlink()
+    store = Store.open(store.root)  # which remembers nothing
+    synced = list[Path]()
+    monkeypatch.setattr(durable, "step", lambda what, place: what != "sync" or synced.append(place))
+    edge = store.objects.put(*content)
+    assert store.objects.path(edge.blob) == path and path.read_bytes() == b"".join(content)
+    assert edge.bytes == len(b"".join(content))
+    is_new = state in ("damaged", "missing")
+    assert is_new == any(place.parent == store.root / "tmp" for place in synced)
+    assert not list((store.root / "tmp").iterdir())
+
+
 @pytest.mark.case("D6")
 @pytest.mark.parametrize("end", ["", "-journal"])
 @pytest.mark.parametrize("kind", ["pipe", "dangling link", "link"])

@@ -93,7 +93,7 @@ def test_digest_in_memory_and_from_the_file_agree():
 
 def test_pieces_and_digest_of_one_look_are_those_of_two():
     pieces, digest = pieces_and_digest(state())
-    assert b"".join(pieces) == serialize(state()) and digest == state_digest(state())
+    assert b"".join(pieces) == serialize(state()) and digest() == state_digest(state())
 
 
 @pytest.mark.parametrize(

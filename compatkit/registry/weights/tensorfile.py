@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import mmap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -80,14 +80,14 @@ def pieces(state: Mapping[str, Tensor], metadata: str | None = None) -> list[byt
     return _pieces(list(_contents(state)), metadata)
 
 
-def pieces_and_digest(state: Mapping[str, Tensor]) -> tuple[list[bytes | memoryview], str]:
-    """Return ``pieces(state)`` and ``state_digest(state)``, which look at each tensor once.
+def pieces_and_digest(state: Mapping[str, Tensor]) -> tuple[list[bytes | memoryview], Callable[[], str]]:
+    """Return ``pieces(state)`` and a function that computes ``state_digest(state)``; both look at each tensor once.
 
     Raises:
         FormatError: A name, a dtype or a layout (sparse) cannot be stored.
     """
     contents = list(_contents(state))
-    return _pieces(contents, None), combine(_hashed(contents))
+    return _pieces(contents, None), lambda: combine(_hashed(contents))
 
 
 def _pieces(contents: Sequence[_Content], metadata: str | None) -> list[bytes | memoryview]:
