@@ -514,6 +514,29 @@ ROWS = (
         "Of 115 us for a version (one read: 21), a fifth each: listing and classifying files; reading and checking the "
         "version file; decoding the manifest and encoding it again; reading and hashing it; users and steps.",
     ),
+    *(
+        Row(
+            f"growth-{work}",
+            f"{what}, processor time at 2,000, 8,000 and 32,000 versions",
+            "time proportional to the number of versions",
+            "slope",
+            1.05,
+            "growth:growth",
+            3,
+            arguments={"work": work},
+        )
+        for work, what in (
+            ("ls", "`ls`"),
+            ("search", "`search` for a word that all versions have"),
+            ("index", "rebuilding the index"),
+            ("gc", "`gc`, dry run"),
+            ("verify", "`verify`"),
+            (
+                "publish",
+                "as many publishes of one name as a registry has versions, of which the name has a tenth",
+            ),
+        )
+    ),
     Row(
         "load-large",
         "first load of 94 MB, hashed and probed, processor time",

@@ -14,6 +14,7 @@ ROOT = Path(__file__).parents[1]
 BENCHMARKS = ROOT / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
 from floor import ROWS, Figure  # noqa: E402
+from growth import line, slope  # noqa: E402
 
 sys.path.remove(str(BENCHMARKS))
 
@@ -35,6 +36,14 @@ def test_a_figure_has_median_and_quartiles() -> None:
     figure = Figure.of("row", [4.0, 1.0, 2.0, 3.0, 5.0], 0.5, "2026-01-02")
     assert (figure.median, figure.low, figure.high, figure.rounds) == (3, 2, 4, 5)
     assert Figure.of("row", [7.0], 0, "").median == Figure.of("row", [7.0], 0, "").low == 7
+
+
+def test_the_slope_of_times_is_the_power_of_their_growth() -> None:
+    assert slope({10: 3.0, 100: 30.0, 1000: 300.0}) == pytest.approx(1)
+    assert slope({10: 1.0, 20: 4.0, 40: 16.0}) == pytest.approx(2)
+    # by hand: logs to base 2 are (0, 1, 2) and (0, 1, 1); the covariance is 1 / 3, the variance 2 / 3
+    assert slope({1: 1.0, 2: 2.0, 4: 2.0}) == pytest.approx(1 / 2)
+    assert "| 1.000 |" in line("ls", {10: [1.0, 9.0, 1.0], 100: [10.0, 10.0, 90.0]})
 
 
 def test_rows_that_exist_can_be_asked_for() -> None:
