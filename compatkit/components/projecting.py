@@ -218,7 +218,7 @@ def own_extractor(store: Store, head: Component) -> Component:
         )
     if head.trained_with is not None:
         own_name = f"{head.reference.split('@')[0].removesuffix('.head')}.extractor"
-        for name in sorted(store.names(), key=lambda item: (item != own_name, item)):
+        for name in _with_others(own_name, store):
             try:
                 reference = store.resolve(Reference(name, digest=head.trained_with))
                 return load(store, reference, admitted=True)  # covered by a signature of the head
@@ -229,6 +229,12 @@ def own_extractor(store: Store, head: Component) -> Component:
         f"An adapter for {head.reference} is fitted to the features of the head's own extractor; {why}. Publish that "
         "extractor here, or use a published adapter."
     )
+
+
+def _with_others(name: str, store: Store) -> Iterator[str]:
+    """Yield a name, then those of the registry, which are listed only if the first was not it."""
+    yield name
+    yield from sorted(store.names())
 
 
 def adapter_at(slot: AdapterSlot, module: nn.Module, extractor: Component) -> Adapter:

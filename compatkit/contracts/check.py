@@ -110,6 +110,7 @@ def pair_report(
     channels: Blobs,
     own: bool,
     bn_policy: str,
+    digest: str | None = None,
 ) -> Report:
     """Return the report of ``check``, with the references of the parts if known.
 
@@ -122,6 +123,7 @@ def pair_report(
         channels: Channel statistics by blob digest.
         own: Whether the extractor is the head's own, see ``check``.
         bn_policy: Batch-norm policy of the pair.
+        digest: Manifest digest of the extractor, if known.
     """
     first, second = names or ("it", "it")
     check_kind(extractor, "first", first)
@@ -131,7 +133,7 @@ def pair_report(
         rule(provided, required) for rule, provided, required in zip(RULES, left, right, strict=True)
     )
     if own_extractors := dict.fromkeys(trained_with(head)):
-        exact = manifest_digest(extractor)
+        exact = digest or manifest_digest(extractor)
         training = [
             *training,
             *(

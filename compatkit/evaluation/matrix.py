@@ -170,8 +170,7 @@ def _own(
 def _pair(
     extractor: Component, head: Component, images: ImageFacts, adapters: Sequence[Adapter]
 ) -> _PlannedCell:
-    manifests, own = (extractor.manifest, head.manifest), head.is_own(extractor)
-    known = prospect(*manifests, images, own=own, adapted=bool(adapters))
+    known = prospect(extractor, head, images, adapted=bool(adapters))
     report = attrs.evolve(known.report, extractor=extractor.reference, head=head.reference)
     known = attrs.evolve(known, report=report)
     name, outputs = head.reference, len(head.labels)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from compatkit.contracts.check import Report, check
+from compatkit.contracts.batchnorm import DEFAULT
+from compatkit.contracts.check import Report, pair_report
 from compatkit.contracts.contract import Label
 from compatkit.contracts.labels import Labels, first_names, label, shared_classes
 from compatkit.contracts.report import Promise
@@ -16,6 +17,7 @@ from compatkit.evaluation.conditions import ImageFacts
 
 if TYPE_CHECKING:
     from compatkit.contracts.manifest import Manifest
+    from compatkit.evaluation.component import Component
 
 Anchors = frozenset[tuple[str, str]]
 BROKEN = "not_finite"
@@ -41,16 +43,13 @@ class Prospect:
     reason: str
 
 
-def prospect(
-    extractor: Manifest, head: Manifest, images: ImageFacts, *, own: bool, adapted: bool
-) -> Prospect:
-    """Compare two contracts for the images that the extractor is measured on.
+def prospect(extractor: Component, head: Component, images: ImageFacts, *, adapted: bool) -> Prospect:
+    """Compare the contracts of two parts for the images that the extractor is measured on.
 
     Args:
-        extractor: Manifest of the extractor.
-        head: Manifest of the head.
+        extractor: Extractor of the pair.
+        head: Head of the pair.
         images: The images; without counts, classes are not compared.
-        own: As for ``check``.
         adapted: Whether adapters are inserted, so that needing them is no obstacle.
 
     Raises:
@@ -59,7 +58,16 @@ def prospect(
     """
     known = images.counts
     labels = _labels(tuple(known)) if known is not None else None
-    report = check(extractor, head, data=attrs.evolve(extractor.contract.data, labels=labels), own=own)
+    report = pair_report(
+        extractor.manifest,
+        head.manifest,
+        data=labels,
+        evidence=(),
+        channels={},
+        own=head.is_own(extractor),
+        bn_policy=DEFAULT,
+        digest=extractor.resolved.digest,
+    )
     classes = list(shared_classes(labels, head.contract.data.labels or ())) if labels is not None else []
     names = tuple(list(known)[mine] for mine, _ in classes) if known is not None else ()
     return Prospect(report, classes, names, _reason(report, images, names, adapted))

@@ -189,8 +189,7 @@ class Pairs:
 
 
 def _prospect(left: Component, right: Component, images: ImageFacts, settings: Mapping[str, Any]) -> Prospect:
-    own, adapted = right.is_own(left), ADAPTED in settings
-    return prospect(left.manifest, right.manifest, images, own=own, adapted=adapted)
+    return prospect(left, right, images, adapted=ADAPTED in settings)
 
 
 def _without_figure(left: Component, right: Component, images: ImageFacts, query: PairQuery) -> Cell:
