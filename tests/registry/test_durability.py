@@ -36,6 +36,7 @@ SCENARIOS = (
     "import",
     "heal",
     "record",
+    "record_row",
     "promise",
     "keep_promise",
     "promote",

@@ -9,12 +9,16 @@ from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import attrs
 from registry_parts import CONDITIONS, check, manifest_for, put
 
+from compatkit.contracts.evidence import Cell, Figure
 from compatkit.contracts.manifest import Manifest, Parent, function_digest
 from compatkit.errors import IntegrityError, NotFound
+from compatkit.evaluation.conditions import Conditions, ImageFacts
+from compatkit.evaluation.records import keep
 from compatkit.foundation.codec import dumps
 from compatkit.registry import disk as durable
 from compatkit.registry.authorship import Author
@@ -53,6 +57,19 @@ class Scenario:
     finished: tuple[str, ...]
     atomic: bool = True
     sound: bool = True
+
+
+@attrs.frozen
+class Named:
+    """What is needed of a part to keep its results.
+
+    Attributes:
+        reference: Name.
+        function: Function digest.
+    """
+
+    reference: str
+    function: str
 
 
 def publish(root: Path, value: int, name: str = "a/b") -> str:
@@ -149,6 +166,34 @@ def heal(root: Path) -> None:
 def record(root: Path) -> None:
     """Keep a measured result."""
     Store.open(root).evidence.record(EXTRACTOR, HEAD, CONDITIONS, dumps({"accuracy": 0.5}))
+
+
+def record_row(root: Path) -> None:
+    """Keep the results of a row, which several threads write."""
+    conditions = Conditions("running").settings(
+        ImageFacts("a/test", "data:sha256:0", 100), batch_norm=False, bound=""
+    )
+    parts: Any = [
+        Named("e", EXTRACTOR),
+        *(Named(f"h{number}", f"{HEAD[:-1]}{number}") for number in range(4)),
+    ]
+    figure = Figure(0.5, 50, 100, 0.4, 0.6)
+    keep(
+        Store.open(root),
+        parts,
+        [
+            Cell(
+                "e",
+                head.reference,
+                "direct",
+                "none",
+                "compatible",
+                restricted=figure,
+                settings=dict(conditions),
+            )
+            for head in parts[1:]
+        ],
+    )
 
 
 def make(root: Path) -> None:
@@ -313,6 +358,7 @@ SCENARIOS = (
     Scenario("import", family, bring, ("a/extractor@1.0.0", "a/head@2.0.0"), atomic=False),
     Scenario("heal", damaged, heal, BOTH[:1], sound=False),
     Scenario("record", with_one_version, record, BOTH[:1]),
+    Scenario("record_row", with_one_version, record_row, BOTH[:1], atomic=False),
     Scenario("promise", with_one_version, promise, BOTH[:1]),
     Scenario("keep_promise", promised, keep_promise, ("a/b@1.0.0", "a/b@1.1.0", "a/head@1.0.0")),
     Scenario("govern", Store.init, govern, ()),
