@@ -108,7 +108,10 @@ def _figures(metric: Any, seen: Iterable[Observation], subject: Subject) -> Figu
 def _observe(
     module: nn.Module, head: Component | None, sample: Split, contract: Any, batch_size: int, device: str
 ) -> list[Observation]:
-    """Return the features of an extractor and the logits of its own head for images, on the CPU."""
+    """Return the features of an extractor and the logits of its own head for images, on the device.
+
+    Scores reduce them there, most to a row of features for each image.
+    """
     import torch
 
     from compatkit.evaluation.batchnorm import evaluation_mode
@@ -132,11 +135,11 @@ def _observe(
             logits = features.flatten(1) if head is None else head.module(features)
             observations.append(
                 Observation(
-                    images=images.cpu(),
-                    labels=labels[at],
-                    positions=at,
-                    logits=logits.float().cpu(),
-                    outputs={"features": copied.cpu()},
+                    images=images,
+                    labels=labels[at].to(images.device),
+                    positions=at.to(images.device),
+                    logits=logits.float(),
+                    outputs={"features": copied},
                 )
             )
     return observations

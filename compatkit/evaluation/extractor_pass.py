@@ -104,6 +104,7 @@ def evaluate_heads(
     """
     image_batches = batches(len(examples), conditions.batch_size, conditions.seed)
     modules = [extractor, *(head.module for head in heads)]
+    tallies = [tally for head in heads for tally in head.tallies]
     if conditions.bn_policy != "running" and len(image_batches[-1]) < 2 and has_batch_norm(*modules):
         raise DataError(
             f"bn_policy {conditions.bn_policy!r} needs at least 2 images in a batch; {len(examples)} images in "
@@ -112,8 +113,10 @@ def evaluate_heads(
         )
 
     def run_batches(done: int, record: bool) -> None:
-        pairs = zip(image_batches, examples.each(image_batches), strict=True)
-        for number, (positions, pixels) in enumerate(pairs, start=done + 1):
+        # Predictions stay on the device until the end, as a copy of each head and batch would wait for it.
+        on_device = torch.cat(image_batches).to(conditions.device).tensor_split(len(image_batches))
+        batched = zip(image_batches, on_device, examples.each(image_batches), strict=True)
+        for number, (positions, rows, pixels) in enumerate(batched, start=done + 1):
             images = normalize(pixels, data, device=conditions.device)
             features = extractor(images.clone() if observers else images)  # it may write into them
             outputs = dict[EvaluatedHead, Tensor]()
@@ -121,9 +124,8 @@ def evaluate_heads(
                 # A head may begin with an in-place operation, so all but the last get a copy.
                 logits = head.logits(_copied(features) if head is not heads[-1] else features)
                 if record and logits is not None:
-                    on_cpu = logits.cpu()
                     for tally in head.tallies:
-                        tally.add(positions, on_cpu)
+                        tally.add(rows, logits)
                     if observers:
                         outputs[head] = logits
             if record:
@@ -144,12 +146,16 @@ def evaluate_heads(
                 for module in modules:
                     inner.enter_context(estimating(module, stored_weight))
                 run_batches(0, record=False)
+        for tally in tallies:
+            tally.move(conditions.device)
         mode = batch_statistics if conditions.bn_policy == "batch" else evaluation_mode
         for module in modules:
             stack.enter_context(mode(module))
         run_batches(len(image_batches) if estimates(conditions.bn_policy) else 0, record=True)
         for observer in observers:
             observer.conclude()
+        for tally in tallies:
+            tally.move("cpu")
 
 
 def _copied(features: Features) -> Features:

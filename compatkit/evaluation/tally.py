@@ -25,6 +25,7 @@ class Tally:
 
     Attributes:
         columns: Head outputs of the common classes, ``(common,)``.
+        ordered: Whether these are the first outputs of the head, in order.
         target: Index of each example's class in ``columns``, or ``OUTSIDE``, ``(n,)``.
         counted: Whether the example's class counts, ``(n,)``.
         best: Index in ``columns`` of the argmax over them, ``(n,)``; ``OUTSIDE`` before a prediction, ``NOT_FINITE``
@@ -33,6 +34,7 @@ class Tally:
     """
 
     columns: Tensor
+    ordered: bool
     target: Tensor
     counted: Tensor
     best: Tensor
@@ -53,27 +55,38 @@ class Tally:
         column_of_class[common[:, 0]] = torch.arange(len(common))
         nothing = torch.full(labels.shape, OUTSIDE, dtype=torch.int64)
         target = column_of_class[labels]
-        return cls(common[:, 1], target, target != OUTSIDE, nothing, nothing.clone())
+        ordered = torch.equal(common[:, 1], torch.arange(len(common)))
+        return cls(common[:, 1], ordered, target, target != OUTSIDE, nothing, nothing.clone())
 
     def empty(self) -> Tally:
         """Return an empty tally for the same examples and outputs."""
         nothing = torch.full_like(self.best, OUTSIDE)
         return attrs.evolve(self, best=nothing, free=nothing.clone())
 
+    def move(self, device: str) -> None:
+        """Move predictions to the device of the batches; to read figures, move them back to the CPU.
+
+        Args:
+            device: A device of torch.
+        """
+        self.columns, self.best, self.free = (
+            value.to(device) for value in (self.columns, self.best, self.free)
+        )
+
     def add(self, positions: Tensor, logits: Tensor) -> None:
-        """Add the predictions of one batch.
+        """Add the predictions of one batch; nothing waits for the device.
 
         Args:
             positions: Indices of the examples in the split, ``(batch,)``.
-            logits: Outputs of the head, float32 ``(batch, outputs)``, on the CPU.
+            logits: Outputs of the head, float32 ``(batch, outputs)``, on the device of the tally.
         """
         if not self.columns.numel():
             return
         free = logits.argmax(dim=1)
-        all_columns = torch.equal(self.columns, torch.arange(logits.shape[1]))
+        all_columns = self.ordered and len(self.columns) == logits.shape[1]
         best = free if all_columns else logits[:, self.columns].argmax(dim=1)
         finite = torch.isfinite(logits)
-        if not finite.all():
+        if logits.device.type != "cpu" or not finite.all():  # asking would wait for another device
             best, free = (torch.where(finite.all(dim=1), chosen, NOT_FINITE) for chosen in (best, free))
         self.best[positions], self.free[positions] = best, free
         self._right = None

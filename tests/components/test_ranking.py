@@ -14,6 +14,7 @@ import attrs
 import numpy as np
 import pytest
 from distributions import Install, install
+from pretended import pretended
 from scipy.stats import spearmanr
 from small import data_set, quick
 from torch import nn
@@ -73,6 +74,14 @@ def test_a_ranking_is_a_table(ranking: Any) -> None:
         for scored in ranking.rows
         if scored.extractor in ranking.measured
     ]
+
+
+def test_scores_of_another_device_are_those_of_a_cpu(place: Path, ranking: Any) -> None:
+    registry = ck.Registry.open(place)
+    with pretended() as pretending:
+        there = registry.rank("zoo/*.extractor", TARGET, controls=True, sources=sources, device="meta")
+    assert there.to_dataframe().drop(columns="seconds").equals(ranking.to_dataframe().drop(columns="seconds"))
+    assert pretending.waits
 
 
 def test_every_extractor_has_every_score_the_best_first(ranking: Any) -> None:

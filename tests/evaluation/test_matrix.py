@@ -10,7 +10,9 @@ import attrs
 import numpy as np
 import pytest
 import torch
+from devices import on, other_devices
 from evaluation.networks import Classes, Features, reference
+from pretended import pretended
 from sample_components import FEATURES, GRAY, extractor, head, initial, labels, loaded, shared
 from torch import Tensor, nn
 
@@ -22,6 +24,7 @@ from compatkit.evaluation.batchnorm import batches
 from compatkit.evaluation.component import Component
 from compatkit.evaluation.conditions import Conditions, Progress
 from compatkit.evaluation.matrix import measure
+from compatkit.evaluation.prospect import BROKEN
 
 BATCH = 16
 
@@ -407,6 +410,34 @@ def test_progress_counts_batches_of_all_extractors() -> None:
     assert [item[0] for item in seen] == list(range(1, 9))
     assert {item[1] for item in seen} == {8}
     assert [item[2] for item in seen] == ["a.extractor@1.0.0"] * 4 + ["b.extractor@1.0.0"] * 4
+
+
+@other_devices
+@pytest.mark.parametrize("policy", ["batch", "running"])
+def test_figures_of_another_device_are_those_of_a_cpu(policy: str, device: str) -> None:
+    lefts, rights = parts(labels("0", "1", "2"), labels("2", "7", "0"))
+    images = noise()
+    rights[1].module.register_forward_hook(lambda module, given, logits: logits.log())  # some are not finite
+    settings: dict[str, Any] = {"bn_policy": policy, "batch_size": BATCH}
+    data = {part.reference: images for part in lefts}
+    expected = measured(lefts, rights, data, **settings)
+    with on(device) as there:
+        cells = measured(lefts, rights, data, device=there, **settings)
+    assert [attrs.evolve(cell, settings={}) for cell in cells] == [
+        attrs.evolve(cell, settings={}) for cell in expected
+    ]
+    assert cells[1].settings[BROKEN] == expected[1].settings[BROKEN] > 0
+
+
+def test_batches_do_not_wait_for_the_device() -> None:
+    lefts, rights = parts(labels("0", "1", "2"), labels("2", "7", "0"))
+    data = {part.reference: noise() for part in lefts}
+    waits: list[int] = []
+    for batch_size in (60, 10):
+        with pretended() as pretending:
+            measured(lefts, rights, data, device="meta", bn_policy="running", batch_size=batch_size)
+        waits.append(len(pretending.waits))
+    assert waits[0] == waits[1] > 0
 
 
 def test_bfloat16_gives_figures_too() -> None:
