@@ -381,8 +381,8 @@ class Loop:
             result = attrs.evolve(result, losses={**result.losses, "gradient_norm": norm})
         if self.mark is not None:
             self.mark("rest")
-        for optimizer in task_loop.optimizers:
-            optimizer.step()
+        for update in task_loop.updates:
+            update()
         if self.mark is not None:
             self.mark("optimizer")
         self.zero_grad()

@@ -20,6 +20,7 @@ from compatkit.training.batches.sources import BatchSource
 from compatkit.training.distributed import World
 from compatkit.training.execution import Captured
 from compatkit.training.extra_views import SEPARATE, ExtraViews, ViewBatching, choose_view_batching
+from compatkit.training.fused_steps import update_of
 from compatkit.training.objective import Compiled, Objective, Outcome
 from compatkit.training.plugin_setup import SetUp
 from compatkit.training.randomness import Stream, states
@@ -43,7 +44,7 @@ class TaskLoop:
     Attributes:
         task: State of the task.
         source: Source of its batches.
-        optimizers: Optimizers of its network and of every shared module.
+        updates: Steps of the optimizers of its network and of every shared module.
         trainable: Parameters of the optimizers.
         accumulation_steps: Number of micro-batches of a step.
         passes: Whether the extractor processes extra views in the pass of the batch.
@@ -68,7 +69,7 @@ class TaskLoop:
 
     task: TaskState
     source: BatchSource
-    optimizers: tuple[torch.optim.Optimizer, ...]
+    updates: tuple[Callable[[], object], ...]
     trainable: tuple[Tensor, ...]
     accumulation_steps: int
     _setup: SetUp
@@ -145,7 +146,8 @@ class TaskLoop:
         groups = [group for optimizer in task_optimizers for group in optimizer.param_groups]
         trainable = tuple(parameter for group in groups for parameter in group["params"])
         run = settings.accumulate, setup, plugins, world.key
-        return cls(task, source, task_optimizers, trainable, *run, passes, objective, objective, mixing)
+        updates = tuple(map(update_of, task_optimizers))
+        return cls(task, source, updates, trainable, *run, passes, objective, objective, mixing)
 
     def chain_views(self) -> None:
         """Chain consecutive pure views behind one guard: each was checked in the first step of the span."""
