@@ -133,6 +133,13 @@ def ratios(times: Times, ours: str, rival: str, *, processor: bool = False) -> l
     return [mine[processor] / other[processor] for mine, other in pairs]
 
 
+def ratios_to_fastest(times: Times, ours: str) -> list[float]:
+    """Return the ratio of the wall times of a contestant and of the fastest other one, by median, in each round."""
+    rivals = (label for label in times if label != ours)
+    fastest = min(rivals, key=lambda label: statistics.median(turn.wall for turn in times[label]))
+    return ratios(times, ours, fastest)
+
+
 def lines(rows: Sequence[Row], times: Times) -> list[str]:
     """Return the lines of the table, without rows of contestants that did not run."""
     return [_line(row, times) for row in rows if row.floor in times and row.ours in times]

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from contest import Contestant, Times, compete, expect, ratios, say
+from contest import Contestant, Times, compete, expect, ratios_to_fastest, say
 from PIL import Image
 from timm.data import ImageDataset, create_loader
 from trainer_data import IMAGES as SMALL
@@ -119,7 +119,7 @@ def ratio(times: Times, faster: str, slower: str) -> str:
 def loading(rounds: int, jitter: bool, cache: Cache) -> list[float]:
     """Return, for each round, our time of a pass over photos by that of timm's loader, two workers each, on a CPU.
 
-    timm's is the faster in each round of its loader with and without its prefetcher.
+    timm's is the faster of its loader with and without its prefetcher.
 
     Args:
         rounds: Number of rounds.
@@ -144,8 +144,7 @@ def loading(rounds: int, jitter: bool, cache: Cache) -> list[float]:
     for name, turns in times.items():
         wall, processor = (median(turn[field] for turn in turns) / PHOTOS for field in (0, 1))
         say(f"{name}: {1e6 * wall:,.0f} us an image on the clock, {1e6 * processor:,.0f} of processors")
-    rivals = (ratios(times, "ours", name) for name in passes if name != "ours")
-    return [max(values) for values in zip(*rivals, strict=True)]
+    return ratios_to_fastest(times, "ours")
 
 
 def main() -> None:

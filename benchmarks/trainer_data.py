@@ -14,7 +14,7 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-from contest import Contestant, Times, compete, expect, ratios
+from contest import Contestant, Times, compete, expect, ratios_to_fastest
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 
@@ -119,7 +119,7 @@ def resident(rounds: int) -> list[float]:
         }
         contestants = {name: Contestant(work, check=_check_count) for name, work in passes.items()}
         times = compete(contestants, rounds, seed=0)
-    return [max(pair) for pair in zip(*(ratios(times, "ours", workers) for workers in "01"), strict=True)]
+    return ratios_to_fastest(times, "ours")
 
 
 def tables(rounds: int, seed: int) -> list[str]:
