@@ -22,6 +22,7 @@ from PIL.Image import Image
 from torch import Tensor
 
 from compatkit.adapters.pixel_crop import PixelCrop
+from compatkit.adapters.pixel_jitter import PixelJitter
 from compatkit.contracts.contract import Data
 from compatkit.errors import DataError, UsageError, suggest, type_of
 
@@ -53,7 +54,8 @@ class ImageAugmentation:
         erasing: Random erasing of normalized images ``(n, channels, height, width)``, or None.
         description: For messages.
         of_pixels: The same transform of uint8 ``(height, width, channels)``, faster and rounded otherwise
-            (``PixelCrop``); None if there is none.
+            (``PixelCrop``, ``PixelJitter``); None if there is none.
+        jitters_by_matrix: Whether ``of_pixels`` jitters colors by ``PixelJitter``.
     """
 
     random: Transform | None
@@ -61,6 +63,7 @@ class ImageAugmentation:
     erasing: Transform | None
     description: str
     of_pixels: Transform | None = None
+    jitters_by_matrix: bool = False
 
     def __call__(self, image: Image | NDArray[np.uint8], shape: tuple[int, ...], name: str) -> Tensor:
         """Return an image as uint8 ``(height, width, channels)``.
@@ -151,7 +154,7 @@ def _of_timm(arguments: Mapping[str, Any], data: Data, description: str) -> Imag
     from timm.data.random_erasing import RandomErasing
     from timm.data.transforms import MaybePILToTensor, RandomResizedCropAndInterpolation
     from timm.data.transforms_factory import create_transform
-    from torchvision.transforms import Compose
+    from torchvision.transforms import ColorJitter, Compose
 
     check_arguments(arguments)
     erasing = {name: value for name, value in arguments.items() if name in ERASING}
@@ -178,8 +181,14 @@ def _of_timm(arguments: Mapping[str, Any], data: Data, description: str) -> Imag
         )
     first = transform.transforms[0]
     crop = PixelCrop.of(first) if type(first) is RandomResizedCropAndInterpolation else None
-    of_pixels = None if crop is None else Compose([crop, *transform.transforms[1:]])
-    return ImageAugmentation(transform, False, erase, description, of_pixels)
+    if crop is None:
+        return ImageAugmentation(transform, False, erase, description)
+    steps = [
+        PixelJitter(step) if type(step) is ColorJitter and step.hue is None else step
+        for step in transform.transforms[1:]
+    ]
+    jitters = any(isinstance(step, PixelJitter) for step in steps)
+    return ImageAugmentation(transform, False, erase, description, Compose([crop, *steps]), jitters)
 
 
 def _posterize(image: Image, bits_to_keep: int, **_: Any) -> Image:

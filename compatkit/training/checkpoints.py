@@ -38,7 +38,7 @@ EPOCHS = "epochs"
 """Key in checkpoints for the epoch of each task, if plugins chose its images."""
 STOP = "stop"
 """Key in checkpoints for the reason for which a plugin ended the run, or None."""
-_AUGMENT = re.compile(r"tasks\[(\d+)\]\.(augment|crops_from|crops_by)\b")
+_AUGMENT = re.compile(r"tasks\[(\d+)\]\.(augment|crops_from|crops_by|jitter_by)\b")
 _DAMAGED = (FormatError, ValueError, KeyError, TypeError)
 
 

@@ -80,10 +80,14 @@ def _task(state: TaskState, source: BatchSource) -> dict[str, Any]:
 
 
 def _crops(source: BatchSource) -> dict[str, str]:
-    """Return which images crops are taken from, and what resizes them, if these are not the files' and Pillow."""
+    """Return which images crops are taken from, and what resizes and jitters them, if not the files' and Pillow."""
     if not isinstance(source, Decoded) or not source.shrinks:
         return {}
-    return {"crops_from": "shrunk", **({"crops_by": "torch"} if source.crops_by_torch else {})}
+    return {
+        "crops_from": "shrunk",
+        **({"crops_by": "torch"} if source.crops_by_torch else {}),
+        **({"jitter_by": "matrix"} if source.jitters_by_matrix else {}),
+    }
 
 
 def _mixed(task: Task) -> dict[str, float]:

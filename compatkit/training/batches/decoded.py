@@ -109,6 +109,7 @@ class Decoded:
         order: Which images make a batch.
         shrinks: Whether images are scaled down, as for evaluation, before they are augmented.
         crops_by_torch: Whether crops of these are resized by torch instead of Pillow.
+        jitters_by_matrix: Whether colors of these are jittered in one pass.
     """
 
     def __init__(
@@ -143,6 +144,7 @@ class Decoded:
             interpolation, crop_pct = data.interpolation, data.crop_pct
             converted = converted.shrunk(data.size, interpolation=interpolation, crop_pct=crop_pct)
         self.crops_by_torch = self.shrinks and augmentation.of_pixels is not None
+        self.jitters_by_matrix = self.crops_by_torch and augmentation.jitters_by_matrix
         reused = steps > order.batches_per_epoch and augmentation.fitted
         self._caches = examples.lazy and (cache == "on" or (cache == "auto" and reused and fits(converted)))
         shape = *data.size, len(data.mean)

@@ -491,14 +491,15 @@ class TestCache:
             again = quick(steps=5, cache="on").fit(inputs)
         assert again.plan == on.plan and same_parts(on, again)
 
-    def test_a_plan_says_what_resizes_the_crops(self, folder: Path) -> None:
-        for augment, expected in (
-            ("imagenet", "torch"),
-            ({"interpolation": "lanczos"}, None),
-            ("cifar", None),
+    def test_a_plan_says_what_resizes_and_jitters_the_crops(self, folder: Path) -> None:
+        for augment, *expected in (
+            ("imagenet", "torch", "matrix"),
+            ({"color_jitter": None}, "torch", None),
+            ({"interpolation": "lanczos"}, None, None),
+            ("cifar", None, None),
         ):
             fit = quick(steps=1, cache="on").fit([task(photos(folder), augment=augment)])
-            assert fit.run["tasks"][0].get("crops_by") == expected
+            assert [fit.run["tasks"][0].get(key) for key in ("crops_by", "jitter_by")] == expected
 
     @pytest.mark.parametrize("workers", [0, 2])
     def test_crops_are_those_of_shrunk_images(self, folder: Path, workers: int) -> None:
