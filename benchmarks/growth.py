@@ -19,7 +19,6 @@ from itertools import count
 
 import attrs
 from contest import expect, machine, say
-from registry_floor import scratch
 from registry_large import LONG, SETTLED, write_versions
 
 from compatkit.registry.maintenance.check import examine
@@ -80,6 +79,8 @@ def line(work: str, times: Times) -> str:
 @contextmanager
 def _registries() -> Iterator[dict[int, Store]]:
     """Write a registry of each size; its files are settled, and its index is filled."""
+    from registry_floor import scratch
+
     with scratch() as folder:
         stores = {size: write_versions(folder / str(size), size) for size in VERSIONS}
         time.sleep(SETTLED)

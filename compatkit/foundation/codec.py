@@ -160,13 +160,15 @@ def decode_canonical(kind: Any, data: bytes, *, depth: int = MAX_DEPTH - 2) -> A
     """
     import msgspec
 
-    with suppress(msgspec.MsgspecError, ValueError, RecursionError):
+    try:
         text = data.decode()
         if _count(text) <= MAX_VALUES and unicodedata.is_normalized("NFC", text):
             value = decoder_of(kind).decode(data)
             if _ENCODER.encode(value) == text:
                 _check_shape(text, "value", depth, False, lambda: msgspec.to_builtins(value))
                 return value
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise FormatError(f"The bytes are not the canonical JSON of this kind of value: {error}.") from None
     raise FormatError("The bytes are not the canonical JSON of this kind of value.")
 
 
@@ -270,7 +272,7 @@ def _check_shape(text: str, what: str, max_depth: int, any_key: bool, read: Call
     ``read`` parses the document. It is called only if the document has enough brackets, or a string long enough, to
     exceed a limit.
     """
-    check_keys = not any_key and bool(_LONG.search(text) or '\\"' in text)
+    check_keys = not any_key and len(text) > MAX_KEY and bool(_LONG.search(text) or '\\"' in text)
     if not check_keys and text.count("[") + text.count("{") <= max_depth:
         return
     level = _containers([read()])

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TypeVar, cast
 
 from compatkit.errors import IntegrityError
-from compatkit.registry.os_errors import environment
+from compatkit.registry.os_errors import environment, failure
 from compatkit.registry.synced_folders import is_synced, remember, state_before_sync
 
 CHUNK = 2**23
@@ -33,6 +33,7 @@ _NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.E
 _NO_FOLDER_SYNC = {errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EBADF}
 _NO_RIGHTS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL}
 _NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+_TO_READ = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | _NO_FOLLOW
 Buffer = bytes | bytearray | memoryview
 T = TypeVar("T")
 
@@ -46,7 +47,7 @@ def step(operation: str, path: Path) -> None:
     """
 
 
-def check_folders(folder: Path, root: Path) -> None:
+def check_folders(folder: Path | str, root: Path) -> None:
     """Raise if ``folder``, or a folder between it and ``root``, is a symbolic link or not a folder.
 
     Missing folders pass.
@@ -224,7 +225,7 @@ def read(
         IntegrityError: The path is a link, folder, pipe or device.
         EnvironmentFailure: No permission to read, device failed.
     """
-    with environment("read", path):
+    try:
         opened = _opened(path, root)
         if opened is None:
             return None
@@ -239,6 +240,8 @@ def read(
                 return file.read(-1 if limit is None else limit) or b"", state
         finally:
             os.close(descriptor)
+    except OSError as error:
+        raise failure("read", path, error) from error
 
 
 def read_finished(path: Path | str, root: Path | None, *, limit: int) -> bytes | None:
@@ -278,7 +281,7 @@ def _opened(path: Path | str, root: Path | None) -> tuple[int, os.stat_result] |
     if root is not None:
         check_folders(Path(path).parent, root)
     try:
-        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | _NO_FOLLOW)
+        descriptor = os.open(path, _TO_READ)
     except FileNotFoundError:
         return None
     except OSError as error:

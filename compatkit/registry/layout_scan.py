@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from operator import attrgetter
 from pathlib import Path, PurePosixPath
@@ -50,8 +50,10 @@ SHARD = re.compile("[0-9a-f]{2}")
 _NUMBER = re.compile("[1-9][0-9]{0,17}")
 List = Callable[[str], list[os.DirEntry[str]]]
 """Function that returns the entries of a folder, given relative to the root; none if the folder is missing."""
-Read = Callable[[str, "os.DirEntry[str]"], "Iterator[RegistryEntry]"]
+Read = Callable[[str, "os.DirEntry[str]"], "Iterable[RegistryEntry]"]
 """Function that classifies a directory entry, given its path, or scans the folder that it names."""
+Classify = Callable[[str, str], "RegistryEntry"]
+"""Function that classifies a file, given its path and name."""
 
 
 class VersionFile(NamedTuple):
@@ -256,152 +258,162 @@ class _Scan:
     list: List
     wanted: Callable[[str], bool]
 
-    def top(self, folder: str) -> Iterator[RegistryEntry]:
-        """Yield the entries of a folder, or the obstacle on the path to it."""
+    def top(self, folder: str) -> Iterable[RegistryEntry]:
+        """Return the entries of a folder, or the obstacle on the path to it."""
         for ancestor in (*reversed(PurePosixPath(folder).parents), PurePosixPath(folder)):
             try:
                 mode = os.lstat(self.root / ancestor).st_mode
             except FileNotFoundError:
-                return
+                return ()
             if not stat.S_ISDIR(mode) and ancestor.name:
-                yield Obstacle(str(ancestor))
-                return
+                return (Obstacle(str(ancestor)),)
         kind, *segments = folder.split("/")
-        read: dict[str, Read] = {
+        folders: dict[str, Read] = {
             "refs": partial(self._name, segments),
             "evidence": partial(self._result, ()),
-            "policies": self._policy,
-            SETTINGS: self._setting,
-            WITHDRAWALS: self._withdrawal,
             "signatures": self._signed,
             "blobs": self._blobs,
-            **dict.fromkeys(ASIDE, self._aside),
         }
-        if kind in read:  # keys and locks are reserved and not scanned
-            yield from self._each(folder, read[kind])
+        if kind in folders:
+            return self._each(folders[kind], folder)
+        return self._files(_FILES[kind], folder) if kind in _FILES else ()  # keys and locks are reserved
 
-    def _each(self, folder: str, read: Read) -> Iterator[RegistryEntry]:
+    def _each(self, read: Read, folder: str) -> Iterator[RegistryEntry]:
         for entry in self.list(folder):
             yield from read(f"{folder}/{entry.name}", entry)
 
-    def _into(self, path: str, entry: os.DirEntry[str], read: Read) -> Iterator[RegistryEntry]:
+    def _files(self, classify: Classify, folder: str) -> Iterable[RegistryEntry]:
+        return [classify(f"{folder}/{entry.name}", entry.name) for entry in self.list(folder)]
+
+    def _into(
+        self, path: str, entry: os.DirEntry[str], scan: Callable[[str], Iterable[RegistryEntry]]
+    ) -> Iterable[RegistryEntry]:
         if not self.wanted(path):
-            return
-        if entry.is_dir(follow_symlinks=False):
-            yield from self._each(path, read)
-        else:
-            yield Obstacle(path)
+            return ()
+        return scan(path) if entry.is_dir(follow_symlinks=False) else (Obstacle(path),)
 
-    def _aside(self, path: str, entry: os.DirEntry[str]) -> Iterator[RegistryEntry]:
-        yield Aside(path, path.partition("/")[0], entry.name)
-
-    def _name(self, segments: Sequence[str], path: str, entry: os.DirEntry[str]) -> Iterator[RegistryEntry]:
+    def _name(self, segments: Sequence[str], path: str, entry: os.DirEntry[str]) -> Iterable[RegistryEntry]:
         name, short = "/".join(segments), len(segments) < 3
         if segments and entry.name in NAME_FOLDERS:
-            yield from self._into(path, entry, partial(self._inside, name, entry.name))
-        elif short and _is(check_segment, entry.name) and not entry.is_file(follow_symlinks=False):
-            yield from self._into(path, entry, partial(self._name, (*segments, entry.name)))
-        elif self.wanted(f"refs/{name}/@"):
+            return self._into(path, entry, self._inside(name, entry.name))
+        if short and _is(check_segment, entry.name) and not entry.is_file(follow_symlinks=False):
+            within = (*segments, entry.name)
+            return self._into(path, entry, partial(self._each, partial(self._name, within)))
+        if self.wanted(f"refs/{name}/@"):
             what = "no part of a name" if short else "a fourth part of a name; three are allowed"
-            yield Unknown(path, what)
+            return (Unknown(path, what),)
+        return ()
 
-    def _inside(self, name: str, kind: str, path: str, entry: os.DirEntry[str]) -> Iterator[RegistryEntry]:
-        if kind in ("@versions", "@tombstones", PUBLISHED):
-            parsed = parse_entry_name(entry.name)
-            if parsed is None or (kind != "@tombstones" and entry.name != str(parsed[0])):
-                yield Unknown(path, f"no version of {name} (MAJOR.MINOR.PATCH)")
-            elif kind == "@versions":
-                yield VersionFile(path, name, parsed[0])
-            elif kind == PUBLISHED:
-                yield PublicationFile(path, name, parsed[0])
-            else:
-                yield TombstoneFile(path, name, *parsed)
-        elif kind == "@dropped":
-            if _is(Version.parse, entry.name):
-                read = partial(self._drop, name, Version.parse(entry.name))
-                yield from self._into(path, entry, read)
-            else:
-                yield Unknown(path, f"no version of {name} (MAJOR.MINOR.PATCH)")
-        elif not _is(check_alias, entry.name):
-            yield Unknown(path, f"no alias of {name}")
-        elif kind == "@aliases":
-            yield AliasPointer(path, name, entry.name)
-        else:
-            yield from self._into(path, entry, partial(self._move, name, entry.name))
+    def _inside(self, name: str, kind: str) -> Callable[[str], Iterable[RegistryEntry]]:
+        """Return the scan of a subfolder of a name."""
+        if kind == "@dropped":
+            return partial(self._each, partial(self._dropped, name))
+        if kind == "@log":
+            return partial(self._each, partial(self._moved, name))
+        return partial(self._files, partial(_file_inside, name, kind))
 
-    def _move(self, name: str, alias: str, path: str, entry: os.DirEntry[str]) -> Iterator[RegistryEntry]:
-        if _NUMBER.fullmatch(entry.name):
-            yield AliasMove(path, name, alias, int(entry.name))
-        else:
-            yield Unknown(path, f"no number of a move of {name}:{alias}")
+    def _dropped(self, name: str, path: str, entry: os.DirEntry[str]) -> Iterable[RegistryEntry]:
+        if not _is(Version.parse, entry.name):
+            return (Unknown(path, f"no version of {name} (MAJOR.MINOR.PATCH)"),)
+        classify = partial(_drop, name, Version.parse(entry.name))
+        return self._into(path, entry, partial(self._files, classify))
 
-    def _drop(
-        self, name: str, version: Version, path: str, entry: os.DirEntry[str]
-    ) -> Iterator[RegistryEntry]:
-        if _NUMBER.fullmatch(entry.name):
-            yield DropFile(path, name, version, int(entry.name))
-        else:
-            yield Unknown(path, f"no number of a drop of {name}@{version}")
+    def _moved(self, name: str, path: str, entry: os.DirEntry[str]) -> Iterable[RegistryEntry]:
+        if not _is(check_alias, entry.name):
+            return (Unknown(path, f"no alias of {name}"),)
+        return self._into(path, entry, partial(self._files, partial(_move, name, entry.name)))
 
-    def _policy(self, path: str, entry: os.DirEntry[str]) -> Iterator[RegistryEntry]:
-        parsed = parse_policy_file(entry.name)
-        if parsed is None:
-            yield Unknown(path, "no change of a policy (SCOPE@NUMBER)")
-        else:
-            yield PolicyFile(path, *parsed)
-
-    def _setting(self, path: str, entry: os.DirEntry[str]) -> Iterator[RegistryEntry]:
-        if _NUMBER.fullmatch(entry.name):
-            yield SettingsFile(path, int(entry.name))
-        else:
-            yield Unknown(path, "no number of a change of the settings")
-
-    def _withdrawal(self, path: str, entry: os.DirEntry[str]) -> Iterator[RegistryEntry]:
-        name, _, label = entry.name.replace("%2f", "/").partition("@")
-        parsed = parse_entry_name(label)
-        if not _is(check_name, name) or parsed is None:
-            yield Unknown(path, "no withdrawn version (NAME@VERSION)")
-        else:
-            yield WithdrawalFile(path, name, *parsed)
-
-    def _result(self, keys: tuple[str, ...], path: str, entry: os.DirEntry[str]) -> Iterator[RegistryEntry]:
+    def _result(self, keys: tuple[str, ...], path: str, entry: os.DirEntry[str]) -> Iterable[RegistryEntry]:
         if not HEXADECIMAL.fullmatch(entry.name):
             what = "no result (64 hex digits)" if len(keys) == 3 else "no digest (64 hex digits)"
-            yield Unknown(path, what)
-        elif len(keys) == 3:
-            yield ResultPointer(path, *keys, entry.name)
-        else:
-            yield from self._into(path, entry, partial(self._result, (*keys, entry.name)))
+            return (Unknown(path, what),)
+        if len(keys) == 3:
+            return (ResultPointer(path, *keys, entry.name),)
+        return self._into(path, entry, partial(self._each, partial(self._result, (*keys, entry.name))))
 
-    def _signed(self, path: str, entry: os.DirEntry[str]) -> Iterator[RegistryEntry]:
+    def _signed(self, path: str, entry: os.DirEntry[str]) -> Iterable[RegistryEntry]:
         if not HEXADECIMAL.fullmatch(entry.name):
-            yield Unknown(path, "")
-        else:
-            yield from self._into(path, entry, partial(self._signature, entry.name))
+            return (Unknown(path, ""),)
+        return self._into(path, entry, partial(self._files, partial(_signature, entry.name)))
 
-    def _signature(self, signed: str, path: str, entry: os.DirEntry[str]) -> Iterator[RegistryEntry]:
-        if SIGNATURE.fullmatch(entry.name):
-            yield SignatureFile(path, signed, entry.name)
-        else:
-            yield Unknown(path, "")
+    def _blobs(self, path: str, entry: os.DirEntry[str]) -> Iterable[RegistryEntry]:
+        if entry.name != "sha256":
+            return (Unknown(path, "not a folder of the layout"),)
+        return self._into(path, entry, partial(self._each, self._shard))
 
-    def _blobs(self, path: str, entry: os.DirEntry[str]) -> Iterator[RegistryEntry]:
-        if entry.name == "sha256":
-            yield from self._into(path, entry, self._shard)
-        else:
-            yield Unknown(path, "not a folder of the layout")
+    def _shard(self, path: str, entry: os.DirEntry[str]) -> Iterable[RegistryEntry]:
+        if not SHARD.fullmatch(entry.name):
+            return (Unknown(path, "no digest (64 hex digits)"),)
+        return self._into(path, entry, partial(self._files, partial(_blob, entry.name)))
 
-    def _shard(self, path: str, entry: os.DirEntry[str]) -> Iterator[RegistryEntry]:
-        if SHARD.fullmatch(entry.name):
-            yield from self._into(path, entry, partial(self._blob, entry.name))
-        else:
-            yield Unknown(path, "no digest (64 hex digits)")
 
-    def _blob(self, shard: str, path: str, entry: os.DirEntry[str]) -> Iterator[RegistryEntry]:
-        if HEXADECIMAL.fullmatch(entry.name) and entry.name.startswith(shard):
-            yield Blob(path, f"sha256:{entry.name}")
-        else:
-            yield Unknown(path, "no digest (64 hex digits)")
+def _aside(path: str, file: str) -> RegistryEntry:
+    return Aside(path, path.partition("/")[0], file)
+
+
+def _file_inside(name: str, kind: str, path: str, file: str) -> RegistryEntry:
+    if kind == "@aliases":
+        return (
+            AliasPointer(path, name, file) if _is(check_alias, file) else Unknown(path, f"no alias of {name}")
+        )
+    parsed = parse_entry_name(file)
+    if parsed is None or (kind != "@tombstones" and "~" in file):
+        return Unknown(path, f"no version of {name} (MAJOR.MINOR.PATCH)")
+    if kind == "@versions":
+        return VersionFile(path, name, parsed[0])
+    return PublicationFile(path, name, parsed[0]) if kind == PUBLISHED else TombstoneFile(path, name, *parsed)
+
+
+def _move(name: str, alias: str, path: str, file: str) -> RegistryEntry:
+    if _NUMBER.fullmatch(file):
+        return AliasMove(path, name, alias, int(file))
+    return Unknown(path, f"no number of a move of {name}:{alias}")
+
+
+def _drop(name: str, version: Version, path: str, file: str) -> RegistryEntry:
+    if _NUMBER.fullmatch(file):
+        return DropFile(path, name, version, int(file))
+    return Unknown(path, f"no number of a drop of {name}@{version}")
+
+
+def _policy(path: str, file: str) -> RegistryEntry:
+    parsed = parse_policy_file(file)
+    return (
+        Unknown(path, "no change of a policy (SCOPE@NUMBER)") if parsed is None else PolicyFile(path, *parsed)
+    )
+
+
+def _setting(path: str, file: str) -> RegistryEntry:
+    if _NUMBER.fullmatch(file):
+        return SettingsFile(path, int(file))
+    return Unknown(path, "no number of a change of the settings")
+
+
+def _withdrawal(path: str, file: str) -> RegistryEntry:
+    name, _, label = file.replace("%2f", "/").partition("@")
+    parsed = parse_entry_name(label)
+    if not _is(check_name, name) or parsed is None:
+        return Unknown(path, "no withdrawn version (NAME@VERSION)")
+    return WithdrawalFile(path, name, *parsed)
+
+
+def _signature(signed: str, path: str, file: str) -> RegistryEntry:
+    return SignatureFile(path, signed, file) if SIGNATURE.fullmatch(file) else Unknown(path, "")
+
+
+def _blob(shard: str, path: str, file: str) -> RegistryEntry:
+    if HEXADECIMAL.fullmatch(file) and file.startswith(shard):
+        return Blob(path, f"sha256:{file}")
+    return Unknown(path, "no digest (64 hex digits)")
+
+
+_FILES: dict[str, Classify] = {
+    "policies": _policy,
+    SETTINGS: _setting,
+    WITHDRAWALS: _withdrawal,
+    **dict.fromkeys(ASIDE, _aside),
+}
+"""Function that classifies the files of a top-level folder without subfolders."""
 
 
 def _is(check: Callable[[str], object], name: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from functools import total_ordering
+from operator import attrgetter
 from typing import Literal
 
 import attrs
@@ -142,6 +143,10 @@ class Version:
 
     def __str__(self) -> str:
         return f"{self.major}.{self.minor}.{self.patch}"
+
+
+numbers_of = attrgetter("major", "minor", "patch")
+"""Return the three numbers of a version; as a key for sorting, several times as fast as comparing versions."""
 
 
 @attrs.frozen

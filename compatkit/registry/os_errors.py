@@ -40,10 +40,21 @@ def environment(action: str, path: Path | str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        name = errno.errorcode.get(error.errno or 0, "OSError")
-        remedy = _REMEDIES.get(error.errno or 0, "check the file system and try again")
-        unchanged = "" if action == "read" else " No partial files were left behind."
-        raise EnvironmentFailure(
-            f"could not {action} {path}: {error.strerror or error} ({name}); {remedy}.{unchanged}",
-            subject=Path(path),
-        ) from error
+        raise failure(action, path, error) from error
+
+
+def failure(action: str, path: Path | str, error: OSError) -> EnvironmentFailure:
+    """Return the error of ``environment``, for code that is called so often that its context manager would show.
+
+    Args:
+        action: As for ``environment``.
+        path: As for ``environment``.
+        error: Error of the operating system.
+    """
+    name = errno.errorcode.get(error.errno or 0, "OSError")
+    remedy = _REMEDIES.get(error.errno or 0, "check the file system and try again")
+    unchanged = "" if action == "read" else " No partial files were left behind."
+    return EnvironmentFailure(
+        f"could not {action} {path}: {error.strerror or error} ({name}); {remedy}.{unchanged}",
+        subject=Path(path),
+    )

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 
 import attrs
@@ -14,7 +15,7 @@ import attrs
 from compatkit.errors import IntegrityError, InvalidName
 from compatkit.registry import disk as durable
 from compatkit.registry.log import LIMIT
-from compatkit.registry.names import VERSION, Range, Version, check_name, check_segment
+from compatkit.registry.names import VERSION, Range, Version, check_name, check_segment, numbers_of
 from compatkit.registry.os_errors import environment
 from compatkit.registry.withdrawals import Tombstone, Withdrawals
 
@@ -70,7 +71,7 @@ class References:
             within: Range that the version must be in.
         """
         listing = self._listed(name)
-        withdrawn = {attrs.astuple(version) for version in self.withdrawn(name)}
+        withdrawn = {numbers_of(version) for version in self.withdrawn(name)}
         for number in reversed(listing.numbers):
             version = Version(*number)
             if (
@@ -93,8 +94,8 @@ class References:
             the same major line, in ascending order.
         """
         listing = self._listed(name)
-        withdrawn = {attrs.astuple(version) for version in self.withdrawn(name)}
-        wanted = attrs.astuple(version)
+        withdrawn = {numbers_of(version) for version in self.withdrawn(name)}
+        wanted = numbers_of(version)
         position = bisect_left(listing.numbers, wanted)
         lower = (
             number
@@ -124,8 +125,31 @@ class References:
         Raises:
             IntegrityError: The version file is damaged.
         """
-        path = self.folder(name) / f"@versions/{version}"
-        data = durable.read_finished(path, self.root, limit=LIMIT)
+        path = f"{self.root}/refs/{check_name(name)}/@versions/{version}"
+        durable.check_folders(os.path.dirname(path), self.root)
+        return self._digest(path, name, version)
+
+    def digests(
+        self, name: str, versions: Iterable[Version]
+    ) -> Iterator[tuple[Version, str | IntegrityError | None]]:
+        """Yield each of several versions of a name with the result of ``digest``, or the error that it would raise.
+
+        The folder is checked once.
+
+        Args:
+            name: Name of the component.
+            versions: Versions of the component.
+        """
+        folder = f"{self.root}/refs/{check_name(name)}/@versions"
+        durable.check_folders(folder, self.root)
+        for version in versions:
+            try:
+                yield version, self._digest(f"{folder}/{version}", name, version)
+            except IntegrityError as error:
+                yield version, error
+
+    def _digest(self, path: str, name: str, version: Version) -> str | None:
+        data = durable.read_finished(path, None, limit=LIMIT)
         if data is None:
             return None
         if (digest := digest_in(data, f"{name}@{version}")) is not None:
@@ -137,7 +161,7 @@ class References:
         raise IntegrityError(
             f"{name}@{version} is damaged: {path} {fault}. "
             "`compatkit verify --repair` repairs it if possible; or restore it from another copy of the registry.",
-            subject=path,
+            subject=Path(path),
         )
 
     def create(
@@ -180,9 +204,9 @@ class References:
         durable.check_folders(folder, self.root)
         with environment("read", folder):
             try:
-                return _Listing(str(folder), sorted(_numbers(folder)))
+                return _Listing(str(folder), _numbers(tuple(os.listdir(folder))))
             except FileNotFoundError:
-                return _Listing(str(folder), [])
+                return _Listing(str(folder), ())
 
 
 @attrs.frozen
@@ -190,7 +214,7 @@ class _Listing:
     """Version numbers that name the files of a folder, in ascending order."""
 
     folder: str
-    numbers: list[tuple[int, int, int]]
+    numbers: Sequence[tuple[int, int, int]]
 
     def is_finished(self, number: tuple[int, int, int]) -> bool:
         """Return whether a file has content."""
@@ -266,8 +290,8 @@ def _entries(folder: str) -> Iterator[Iterator[os.DirEntry[str]]]:
         yield entries
 
 
-def _numbers(folder: Path) -> Iterator[tuple[int, int, int]]:
-    for name in os.listdir(folder):
-        if match := VERSION.fullmatch(name):  # else a stray file of an editor or a file manager
-            major, minor, patch = match.groups()
-            yield int(major), int(minor), int(patch)
+@lru_cache(8)  # a publish lists the same folders several times
+def _numbers(files: tuple[str, ...]) -> tuple[tuple[int, int, int], ...]:
+    """Return the version numbers among file names, in ascending order; others are stray files of an editor."""
+    matches = filter(None, map(VERSION.fullmatch, files))
+    return tuple(sorted((int(match[1]), int(match[2]), int(match[3])) for match in matches))

@@ -60,8 +60,8 @@ def why_understated(
     """
     # any higher number is a PATCH at least
     change = diff(before[1], after[1], measured=measured, read_only=True)
-    least = before[0].bumped(change.bump)
-    if after[0] >= least:
+    least = before[0].bumped(change.bump) if change.changes else before[0]
+    if not after[0] < least:
         return ""
     return (
         f"the step from {before[0]} to {after[0]} is smaller than the change between them, which needs at least "

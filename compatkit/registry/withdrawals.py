@@ -8,7 +8,7 @@ and never rewritten. ``withdrawals/<name>@1.0.0`` repeats each entry, so that a 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -181,6 +181,7 @@ def entry_name(version: Version | None, number: int) -> str:
     return f"{version}" if number == 1 else f"{version}~{number}"
 
 
+@lru_cache(2**12)  # names of different components have the same numbers
 def parse_entry_name(name: str) -> tuple[Version, int] | None:
     """Return version and number in the file name of an entry; None for other files."""
     match = ENTRY_NAME.fullmatch(name)

@@ -24,6 +24,7 @@ from compatkit.registry.blobs import Objects
 from compatkit.registry.index.properties import ManifestProperties, properties_of
 from compatkit.registry.index.stamps import pulse, versions_state
 from compatkit.registry.index.tables import TABLES
+from compatkit.registry.names import numbers_of
 from compatkit.registry.refs import References
 
 PROGRESS_STEP = 50
@@ -115,18 +116,19 @@ class Sync:
         except IntegrityError:  # a link in place of a folder, which verify reports
             return
         latest = max((version for version in versions if version not in withdrawn), default=None)
-        is_sound = True
-        for version in versions:
+        is_sound, rows = True, list[tuple[Any, ...]]()
+        for version, digest in self.references.digests(name, versions):
+            if digest is None:
+                continue  # removed in the meantime
             manifest, error = None, None
-            try:
-                if (digest := self.references.digest(name, version)) is None:
-                    continue  # removed in the meantime
+            if isinstance(digest, IntegrityError):
+                error, is_sound = str(digest), False
+            else:
                 manifest, sound = self._manifest(digest)
                 is_sound = is_sound and sound
-            except IntegrityError as problem:
-                error, is_sound = str(problem), False
-            row = (name, *attrs.astuple(version), manifest, version in withdrawn, version == latest, error)
-            self._insert("versions", row)
+            listed = version in withdrawn, version == latest
+            rows.append((name, *numbers_of(version), manifest, *listed, error))
+        self._insert("versions", *rows)
         self._insert("names", (name, state if is_sound else None))
 
     def _manifest(self, digest: str) -> tuple[int, bool]:

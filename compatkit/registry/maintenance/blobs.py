@@ -66,7 +66,7 @@ class BlobChecks:
         if state is None or state.st_size > MAX_BYTES:
             return None
         try:
-            content = self.survey.content(blob(digest).path)
+            content = self.survey.content(blob_path(digest))
         except (EnvironmentFailure, IntegrityError) as error:
             self._failed[digest] = os_message(error)
             return None

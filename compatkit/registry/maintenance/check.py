@@ -5,9 +5,10 @@ It continues after damage, and checks contents before it trusts them.
 
 from __future__ import annotations
 
+import gc
 import os
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -149,38 +150,46 @@ def examine(
         NotFound: A pattern matches nothing.
         InvalidName: A pattern names an alias or a range.
     """
-    scope, survey = _Scope(tuple(patterns or ())), Survey(store.root)
-    _check_marker(survey.findings, store.root)
-    survey.scan(*ASIDE)
-    # references before blobs, as a publish writes blobs first
-    survey.scan("refs", WITHDRAWALS, wanted=scope.folder)
-    scope.check(survey)
-    if not scope.patterns:
-        survey.scan("policies", SETTINGS, "evidence", "signatures", "blobs", "keys", "locks", "")
-        survey.report_folders()
-        check_policies(survey)
-        check_settings(survey)
-        check_publications(survey)
-    total = sum(state.st_size for state in survey.blobs.values())
-    blobs = BlobChecks(survey, deep, total, progress, described(store.root, store.id))
-    users = blobs.users
-    users.with_functions = bool(survey.results or scope.patterns)
-    versions = read_versions(survey, scope.version)
-    withdrawn = {version for version in versions if version.version in survey.names[version.name].withdrawn}
-    users.follow_versions(versions, withdrawn, after_each=StepChecks(survey, versions, blobs.manifest).check)
-    check_tombstones(survey, scope.version)
-    check_drops(survey, scope.version, versions, complete=not scope.patterns)
-    check_aliases(survey, scope.all_versions)
-    if scope.patterns:
-        known, signed = users.functions.keys(), {version.digest[7:] for version in versions}
-        survey.scan(
-            "evidence", wanted=lambda path: path.count("/") < 2 or not known.isdisjoint(path.split("/"))
+    with _no_collections():
+        scope, survey = _Scope(tuple(patterns or ())), Survey(store.root)
+        _check_marker(survey.findings, store.root)
+        survey.scan(*ASIDE)
+        # references before blobs, as a publish writes blobs first
+        survey.scan("refs", WITHDRAWALS, wanted=scope.folder)
+        scope.check(survey)
+        if not scope.patterns:
+            survey.scan("policies", SETTINGS, "evidence", "signatures", "blobs", "keys", "locks", "")
+            survey.report_folders()
+            check_policies(survey)
+            check_settings(survey)
+            check_publications(survey)
+        total = sum(state.st_size for state in survey.blobs.values())
+        blobs = BlobChecks(survey, deep, total, progress, described(store.root, store.id))
+        users = blobs.users
+        users.with_functions = bool(survey.results or scope.patterns)
+        versions = read_versions(survey, scope.version)
+        out_of_use = {name: files.withdrawn for name, files in survey.names.items()}
+        withdrawn = {
+            version
+            for version in versions
+            if (numbers := out_of_use[version.name]) and version.version in numbers
+        }
+        users.follow_versions(
+            versions, withdrawn, after_each=StepChecks(survey, versions, blobs.manifest).check
         )
-        survey.scan("signatures", wanted=lambda path: path.rpartition("/")[2] in signed)
-    results = check_results(survey, users.label)
-    users.follow_results(results)
-    check_signatures(survey, users.of)
-    blobs.check_all({*users.uses, *survey.blobs, *survey.irregular})
+        check_tombstones(survey, scope.version)
+        check_drops(survey, scope.version, versions, complete=not scope.patterns)
+        check_aliases(survey, scope.all_versions)
+        if scope.patterns:
+            known, signed = users.functions.keys(), {version.digest[7:] for version in versions}
+            survey.scan(
+                "evidence", wanted=lambda path: path.count("/") < 2 or not known.isdisjoint(path.split("/"))
+            )
+            survey.scan("signatures", wanted=lambda path: path.rpartition("/")[2] in signed)
+        results = check_results(survey, users.label)
+        users.follow_results(results)
+        check_signatures(survey, users.of)
+        blobs.check_all({*users.uses, *survey.blobs, *survey.irregular})
     if loads is not None:
         check_loads(store, blobs, versions, withdrawn, loads)
     _report_set_aside(survey)
@@ -203,6 +212,18 @@ def examine(
             Verification(now(), report.count("error"), report.count("warning"))
         )
     return report
+
+
+@contextmanager
+def _no_collections() -> Iterator[None]:
+    """Let Python look for no reference cycles meanwhile: it would look through all that was found, again and again."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 @attrs.frozen
@@ -236,6 +257,8 @@ class _Scope:
 
     def check(self, survey: Survey) -> None:
         """Raise for a pattern that matches nothing."""
+        if not self.patterns:
+            return
         known = [*survey.names]
         known += [f"{name}@{version}" for name, files in survey.names.items() for version in files.versions]
         for pattern in self.patterns:

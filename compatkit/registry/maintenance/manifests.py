@@ -18,6 +18,10 @@ CACHED = 256
 """Number of cached sections."""
 LARGEST = 2**16
 """Bytes of the largest cached section."""
+OWN = ("about", "parents", "payload", "training")
+"""Sections that differ from manifest to manifest."""
+SHARED = ("contract", "blueprint", "extensions", "kind", "schema")
+"""Sections that many manifests share."""
 
 
 class ValidManifest(NamedTuple):
@@ -33,14 +37,12 @@ def read_canonical(data: bytes) -> ValidManifest | None:
         return None
     try:
         sections = _sections(Manifest, data[:-1])
-        contract, edges = _contract(sections["contract"])
-        _check(sections["contract"], sections["blueprint"])
-        values: dict[str, Any] = {"contract": contract}
-        for name, raw in sections.items():
-            if name != "contract":
-                values[name], inside = _section(Manifest, name, raw)
-                edges += inside
-        return ValidManifest(Manifest(**values), edges)
+        values: dict[str, Any] = {}
+        shared, edges = _shared(tuple([sections[name] for name in SHARED]))
+        for name in OWN:
+            values[name], inside = _section(Manifest, name, sections[name])
+            edges += inside
+        return ValidManifest(Manifest(**values, **shared), edges)
     except FormatError:
         return None
 
@@ -49,21 +51,24 @@ def _sections(kind: Any, data: bytes) -> dict[str, bytes]:
     """Return the fields of a canonical JSON object as bytes."""
     import msgspec
 
+    decoder, template = _splitter(kind)
     try:
-        sections = {name: bytes(raw) for name, raw in _splitter().decode(data).items()}
+        sections = tuple(map(bytes, msgspec.structs.astuple(decoder.decode(data))))
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise FormatError(str(error)) from None
-    written = b",".join([b'"%b":%b' % (name.encode(), raw) for name, raw in sections.items()])
-    if list(sections) != list(_kinds(kind)) or b"{%b}" % written != data:
+    if template % sections != data:
         raise FormatError("other fields, or not canonical")
-    return sections
+    return dict(zip(_kinds(kind), sections, strict=True))
 
 
 @cache
-def _splitter() -> Any:
+def _splitter(kind: Any) -> tuple[Any, bytes]:
+    """Return a decoder that cuts an object into its fields, and a template that puts them together again."""
     import msgspec
 
-    return msgspec.json.Decoder(dict[str, msgspec.Raw])
+    fields = msgspec.defstruct("Fields", [(name, msgspec.Raw) for name in _kinds(kind)])
+    members = b",".join(b'"%b":%%b' % name.encode() for name in _kinds(kind))
+    return msgspec.json.Decoder(fields), b"{%b}" % members
 
 
 @cache
@@ -73,16 +78,23 @@ def _kinds(kind: Any) -> dict[str, Any]:
 
 
 @lru_cache(CACHED)
+def _shared(sections: tuple[bytes, ...]) -> tuple[dict[str, Any], tuple[DocumentEdge, ...]]:
+    """Return the values of the shared sections, and the blobs and components that they refer to."""
+    values: dict[str, Any] = {}
+    edges: tuple[DocumentEdge, ...] = ()
+    for name, data in zip(SHARED, sections, strict=True):
+        values[name], inside = _contract(data) if name == "contract" else _section(Manifest, name, data)
+        edges += inside
+    check_contract(values["contract"], values["blueprint"], "manifest")
+    return values, edges
+
+
+@lru_cache(CACHED)
 def _contract(data: bytes) -> tuple[Contract, tuple[DocumentEdge, ...]]:
     read = {name: _section(Contract, name, raw) for name, raw in _sections(Contract, data).items()}
     return Contract(**{name: value for name, (value, _) in read.items()}), sum(
         (edges for _, edges in read.values()), ()
     )
-
-
-@lru_cache(CACHED)
-def _check(contract: bytes, blueprint: bytes) -> None:
-    check_contract(_contract(contract)[0], _section(Manifest, "blueprint", blueprint)[0], "manifest")
 
 
 def _section(kind: Any, name: str, data: bytes) -> tuple[Any, tuple[DocumentEdge, ...]]:

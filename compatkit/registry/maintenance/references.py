@@ -16,9 +16,9 @@ from compatkit.registry.drop_records import read_drop
 from compatkit.registry.layout_scan import AliasMove, AliasPointer, PolicyFile, TombstoneFile, VersionFile
 from compatkit.registry.log import LIMIT
 from compatkit.registry.maintenance.survey import NameFiles, Survey
-from compatkit.registry.names import Reference, Version
+from compatkit.registry.names import Reference, Version, numbers_of
 from compatkit.registry.policylog import FOLDER, file_name
-from compatkit.registry.refs import digest_in, read_line
+from compatkit.registry.refs import digest_in
 from compatkit.registry.settings import rules_of
 from compatkit.registry.signing.envelope import parse
 from compatkit.registry.signing.signatures import Signatures
@@ -46,10 +46,10 @@ def read_versions(survey: Survey, wanted: Callable[[str, Version], bool]) -> lis
     """Return the wanted versions that point to a digest; report damaged ones."""
     versions: list[Published] = []
     for name, files in sorted(survey.names.items()):
-        for version, entry in sorted(files.versions.items()):
+        for version in sorted(files.versions, key=numbers_of):
             label = f"{name}@{version}"
-            if wanted(name, version) and (line := read_line(survey.read(entry, (label,)) or b"")):
-                versions.append(Published(name, version, line[0], label))
+            if wanted(name, version) and (digest := survey.manifest_of(files.versions[version], label)):
+                versions.append(Published(name, version, digest, label))
     return versions
 
 
@@ -67,20 +67,22 @@ class StepChecks:
             read: Function that returns a manifest; None if missing or damaged, which is reported elsewhere.
         """
         self._survey, self._read = survey, read
-        self._digests = {(published.name, published.version): published.digest for published in versions}
-        self._below: dict[tuple[str, Version], Version] = {}
+        self._digests = {published.label: published.digest for published in versions}
+        self._below: dict[str, Version] = {}
         for name in dict.fromkeys(published.name for published in versions):
             files = survey.names[name]
-            remaining = sorted(files.versions.keys() - files.withdrawn)
-            self._below.update(((name, version), below) for below, version in pairwise(remaining))
+            remaining = sorted(files.versions.keys() - files.withdrawn, key=numbers_of)
+            self._below.update((f"{name}@{version}", below) for below, version in pairwise(remaining))
 
     def check(self, published: Published) -> None:
         """Report the number of a version if it is too small a step for the change."""
-        below = self._below.get((published.name, published.version))
+        below = self._below.get(published.label)
         if below is None or published.version.major > below.major:  # no change needs more
             return
         files = self._survey.names[published.name]
-        before = self._digests.get((published.name, below)) or _digest_of(self._survey, files.versions[below])
+        before = self._digests.get(f"{published.name}@{below}") or _digest_of(
+            self._survey, files.versions[below]
+        )
         if before == published.digest:
             return
         old, new = self._read(before), self._read(published.digest)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from collections import defaultdict
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 import attrs
@@ -39,6 +39,7 @@ from compatkit.registry.log import LIMIT
 from compatkit.registry.maintenance.faults import Findings, kind_fault, os_message
 from compatkit.registry.maintenance.small_files import fault_of
 from compatkit.registry.names import Version
+from compatkit.registry.refs import digest_in
 
 _FOREIGN = re.compile(
     r"[.#].*|.*~|.*\.(bak|orig|part|sw[op]|tmp)|Thumbs\.db|desktop\.ini|__MACOSX|@eaDir|lost\+found",
@@ -121,6 +122,13 @@ class Survey:
         match entry:
             case VersionFile():
                 self.names[entry.name].versions[entry.version] = entry
+            case Blob() | Aside() | Obstacle() | Unknown():
+                try:
+                    self._add_state(entry, os.lstat(self._prefix + entry.path))
+                except FileNotFoundError:  # removed concurrently
+                    return
+                except OSError as error:
+                    self.blocked[entry.path] = "unreadable", os_message(error)
             case TombstoneFile():
                 self.names[entry.name].tombstones[entry.version][entry.number] = entry
             case AliasPointer():
@@ -141,14 +149,11 @@ class Survey:
                 self.results.append(entry)
             case SignatureFile():
                 self.signatures.append(entry)
-            case Blob() | Aside() | Obstacle() | Unknown():
-                try:
-                    with suppress(FileNotFoundError):  # removed concurrently
-                        self._add_state(entry, os.lstat(self._prefix + entry.path))
-                except OSError as error:
-                    self.blocked[entry.path] = "unreadable", os_message(error)
 
     def _add_state(self, entry: RegistryEntry, state: os.stat_result) -> None:
+        if isinstance(entry, Blob) and stat.S_ISREG(state.st_mode):
+            self.blobs[entry.digest] = state
+            return
         expected = {Blob: "file", Obstacle: "folder"}.get(type(entry), "file or folder")
         fault = (
             None
@@ -160,8 +165,6 @@ class Survey:
                 self.aside[entry.folder][entry.file] = state
             case Blob() if fault is not None:
                 self.irregular[entry.digest] = fault
-            case Blob():
-                self.blobs[entry.digest] = state
             case Obstacle() if fault is not None:
                 self.blocked[entry.path] = fault
             case Unknown() if fault is not None:
@@ -184,6 +187,21 @@ class Survey:
             self.findings.add(fault[0], entry, fault[1], affected)
             return None
         return content
+
+    def manifest_of(self, entry: VersionFile, label: str) -> str | None:
+        """Return the manifest digest in a version file; report a damaged file and return None.
+
+        Args:
+            entry: Entry of the file.
+            label: ``name@version``.
+        """
+        content = self._content(entry, (label,))
+        if content is None:
+            return None
+        digest = digest_in(content, label)
+        if digest is None and (fault := fault_of(entry, content)):
+            self.findings.add(fault[0], entry, fault[1], (label,))
+        return digest
 
     def _content(self, entry: RegistryEntry, affected: tuple[str, ...]) -> bytes | None:
         try:

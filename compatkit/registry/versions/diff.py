@@ -6,6 +6,8 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence, Set
 from enum import Enum
+from functools import cache
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import attrs
@@ -249,13 +251,20 @@ def _differences(
     old: Manifest | Contract, new: Manifest | Contract, location: Location, left_out: Set[str]
 ) -> Iterator[tuple[Location, Any, Any]]:
     """Yield the deepest locations at which two manifests differ, without sections that are the same object."""
-    for name in sorted(attrs.fields_dict(type(old)).keys() - left_out):
-        left, right = getattr(old, name), getattr(new, name)
-        if left is not right:
+    names, values = _fields(type(old))
+    for name, left, right in zip(names, values(old), values(new), strict=True):
+        if left is not right and name not in left_out:
             if isinstance(left, Contract):
                 yield from _differences(left, right, (*location, name), left_out)
             else:
                 yield from _leaves(unstructure(left), unstructure(right), (*location, name))
+
+
+@cache
+def _fields(kind: type[Manifest] | type[Contract]) -> tuple[list[str], attrgetter[tuple[Any, ...]]]:
+    """Return the sorted names of all fields, and a getter of their values."""
+    names = sorted(attrs.fields_dict(kind))
+    return names, attrgetter(*names)
 
 
 def _leaves(old: Any, new: Any, location: Location) -> Iterator[tuple[Location, Any, Any]]:

@@ -38,11 +38,11 @@ class Rules:
     old: Manifest
     new: Manifest
     measured: bool = False
-    _lost: Mapping[Location, str] = attrs.field(init=False)
 
-    def __attrs_post_init__(self) -> None:
-        """Compare ports."""
-        self._lost = lost_partners(self.old.contract, self.new.contract)
+    @cached_property
+    def _lost(self) -> Mapping[Location, str]:
+        """Reasons for lost partners, by location."""
+        return lost_partners(self.old.contract, self.new.contract)
 
     @cached_property
     def _new_labels(self) -> Mapping[str, Sequence[Label]]:
