@@ -24,8 +24,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+import browser
 import catalogue_registry
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import Page
 
 WORDS = "resnet night flowers"
 AIMS = {
@@ -48,20 +49,6 @@ WATCH = """
   addEventListener("keydown", after, { capture: true });
   addEventListener("click", after, { capture: true });
 """
-FRAMES = """
-async (step) => {
-  const frame = document.getElementById("frame"), times = [];
-  let last = await new Promise(requestAnimationFrame);
-  for (let turn = 0; turn < 120; turn += 1) {
-    frame.scrollBy(0, step);
-    const now = await new Promise(requestAnimationFrame);
-    times.push(now - last);
-    last = now;
-  }
-  return times;
-}
-"""
-PAINT = "performance.getEntriesByName('first-contentful-paint')[0].startTime"
 RUN = """
 import resource, runpy, sys
 sys.argv = ["compatkit", *sys.argv[1:]]
@@ -105,38 +92,28 @@ def browse(site: Path, rounds: int) -> dict[str, float]:
         site: Folder of the catalogue.
         rounds: Number of pages.
     """
-    results: dict[str, list[float]] = {}
-    with sync_playwright() as driver:
-        browser = driver.chromium.launch(
-            executable_path="/usr/bin/chromium", args=["--no-sandbox", "--disable-gpu"]
-        )
-        for _ in range(rounds):
-            page = browser.new_page(viewport={"width": 1400, "height": 900})
-            page.add_init_script(WATCH)
-            page.goto((site / "index.html").as_uri())
-            page.wait_for_function("window.shownAt !== undefined")
-            seen = {"first paint": page.evaluate(PAINT), "first rows": page.evaluate("shownAt")}
-            for step in (60, 3000):
-                frames = page.evaluate(FRAMES, step)
-                seen[f"scroll by {step}, median frame"] = statistics.median(frames)
-                seen[f"scroll by {step}, 95 % of frames below"] = sorted(frames)[int(0.95 * len(frames))]
-                seen[f"scroll by {step}, slowest frame"] = max(frames)
-            page.focus("#search")
-            page.keyboard.type(WORDS, delay=120)
-            strokes = _strokes(page, len(WORDS))
-            seen |= {"keystroke, median": statistics.median(strokes), "keystroke, slowest": max(strokes)}
-            page.evaluate("strokes.length = 0")
-            page.click("#clear")
-            page.click("th.c-published button")
-            seen["clear the search"], seen["sort by time"] = _strokes(page, 2)
-            for name, value in seen.items():
-                results.setdefault(name, []).append(value)
-            page.close()
-        browser.close()
-    return {name: round(statistics.median(values), 1) for name, values in results.items()}
+
+    def visit(page: Page) -> dict[str, float]:
+        page.add_init_script(WATCH)
+        page.goto((site / "index.html").as_uri())
+        page.wait_for_function("window.shownAt !== undefined")
+        seen = {"first paint": page.evaluate(browser.PAINT), "first rows": page.evaluate("shownAt")}
+        for step in (60, 3000):
+            seen |= browser.scrolled(page, f"scroll by {step}", "#frame", (0, step), 120)
+        page.focus("#search")
+        page.keyboard.type(WORDS, delay=120)
+        strokes = _strokes(page, len(WORDS))
+        seen |= {"keystroke, median": statistics.median(strokes), "keystroke, slowest": max(strokes)}
+        page.evaluate("strokes.length = 0")
+        page.click("#clear")
+        page.click("th.c-published button")
+        seen["clear the search"], seen["sort by time"] = _strokes(page, 2)
+        return seen
+
+    return browser.medians(visit, rounds)
 
 
-def _strokes(page: Any, count: int) -> list[float]:
+def _strokes(page: Page, count: int) -> list[float]:
     page.wait_for_function("(count) => strokes.length >= count", arg=count)
     return page.evaluate("strokes")
 

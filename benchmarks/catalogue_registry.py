@@ -20,7 +20,6 @@ from compatkit.contracts.contract import (
     Blueprint,
     Contract,
     Data,
-    Kind,
     Label,
     Port,
     Probe,
@@ -28,7 +27,9 @@ from compatkit.contracts.contract import (
     Statistical,
     Structural,
 )
-from compatkit.contracts.evidence import Cell, Figure, Grade
+from compatkit.contracts.evidence import Cell, Figure
+from compatkit.contracts.grades import Grade
+from compatkit.contracts.kinds import Kind
 from compatkit.contracts.manifest import (
     About,
     Edge,

@@ -13,31 +13,17 @@ from __future__ import annotations
 import argparse
 import json
 import platform
-import statistics
 import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
-from playwright.sync_api import sync_playwright
+import browser
+from playwright.sync_api import Page
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 from reports import examples
 
-FRAMES = """
-async ([across, down]) => {
-  const frame = document.querySelector(".frame"), times = [];
-  let last = await new Promise(requestAnimationFrame);
-  for (let step = 0; step < 180; step += 1) {
-    frame.scrollBy(across, down);
-    const now = await new Promise(requestAnimationFrame);
-    times.push(now - last);
-    last = now;
-  }
-  return times;
-}
-"""
 ACTION = """
 async ([id, value, event]) => {
   const node = document.getElementById(id), start = performance.now();
@@ -63,39 +49,28 @@ async () => {
 """
 
 
-def measure(file: Path, rounds: int) -> dict[str, Any]:
+def measure(file: Path, rounds: int) -> dict[str, float]:
     """Return medians over fresh pages, in milliseconds.
 
     Args:
         file: Page.
         rounds: Number of pages.
     """
-    results: dict[str, list[float]] = {}
-    with sync_playwright() as driver:
-        browser = driver.chromium.launch(
-            executable_path="/usr/bin/chromium", args=["--no-sandbox", "--disable-gpu"]
-        )
-        for _ in range(rounds):
-            page = browser.new_page(viewport={"width": 1400, "height": 900})
-            page.goto(file.as_uri())
-            page.wait_for_selector("td a.open")
-            paint = "performance.getEntriesByName('first-contentful-paint')[0].startTime"
-            seen = {"first paint": page.evaluate(paint), "first sheet": page.evaluate(OPEN)}
-            page.keyboard.press("Escape")
-            seen["second sheet"] = page.evaluate(OPEN)
-            page.keyboard.press("Escape")
-            for name, step in (("down", [0, 60]), ("right", [60, 0]), ("both", [-40, -40])):
-                frames = page.evaluate(FRAMES, step)
-                seen[f"scroll {name}, median frame"] = statistics.median(frames)
-                seen[f"scroll {name}, 95 % of frames below"] = sorted(frames)[int(0.95 * len(frames))]
-                seen[f"scroll {name}, slowest frame"] = max(frames)
-            for name, action in ACTIONS.items():
-                seen[name] = page.evaluate(ACTION, list(action))
-            for name, value in seen.items():
-                results.setdefault(name, []).append(value)
-            page.close()
-        browser.close()
-    return {name: round(statistics.median(values), 1) for name, values in results.items()}
+
+    def visit(page: Page) -> dict[str, float]:
+        page.goto(file.as_uri())
+        page.wait_for_selector("td a.open")
+        seen = {"first paint": page.evaluate(browser.PAINT), "first sheet": page.evaluate(OPEN)}
+        page.keyboard.press("Escape")
+        seen["second sheet"] = page.evaluate(OPEN)
+        page.keyboard.press("Escape")
+        for name, step in (("down", (0, 60)), ("right", (60, 0)), ("both", (-40, -40))):
+            seen |= browser.scrolled(page, f"scroll {name}", ".frame", step, 180)
+        for name, action in ACTIONS.items():
+            seen[name] = page.evaluate(ACTION, list(action))
+        return seen
+
+    return browser.medians(visit, rounds)
 
 
 def main() -> None:

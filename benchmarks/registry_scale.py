@@ -16,7 +16,7 @@ from registry_mlflow import MlflowRegistry
 from registry_settings import Settings
 
 from compatkit.registry.index.lookup import Index
-from compatkit.registry.index.search import Query
+from compatkit.registry.index.query import Query
 from compatkit.registry.maintenance.gc import plan
 from compatkit.registry.store import Store
 

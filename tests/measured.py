@@ -7,7 +7,8 @@ from typing import Any
 
 import attrs
 
-from compatkit.contracts.evidence import Cell, Figure, Grade
+from compatkit.contracts.evidence import Cell, Figure
+from compatkit.contracts.grades import Grade
 from compatkit.contracts.manifest import Edge, Manifest, function_digest
 from compatkit.evaluation.conditions import Conditions, ImageFacts, Settings
 from compatkit.evaluation.records import record

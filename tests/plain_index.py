@@ -10,13 +10,15 @@ from typing import Any
 import attrs
 
 from compatkit.errors import CompatkitError, IntegrityError
+from compatkit.foundation.spelling import normalize_name, normalize_text
 from compatkit.registry import resolving
 from compatkit.registry.aliases import Aliases
 from compatkit.registry.blobs import Objects
 from compatkit.registry.evidence import FUNCTION, from_bytes
 from compatkit.registry.index.lookup import ListedName
 from compatkit.registry.index.properties import ManifestProperties, properties_of
-from compatkit.registry.index.search import Query, SearchResult, normalize_name, normalize_text
+from compatkit.registry.index.query import Query
+from compatkit.registry.index.search import SearchResult
 from compatkit.registry.names import Version
 from compatkit.registry.refs import References
 

@@ -14,13 +14,13 @@ from compatkit.contracts.contract import (
     Contract,
     Data,
     FeatureStatistics,
-    Kind,
     Label,
     Port,
     Protocol,
     Statistical,
     Structural,
 )
+from compatkit.contracts.kinds import Kind
 from compatkit.contracts.manifest import Edge, Manifest, Parent, Payload
 from compatkit.contracts.report import Finding, Report
 from compatkit.evaluation.component import Component

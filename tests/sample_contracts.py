@@ -12,7 +12,6 @@ from compatkit.contracts.contract import (
     Contract,
     Data,
     FeatureStatistics,
-    Kind,
     Label,
     Port,
     Protocol,
@@ -21,6 +20,7 @@ from compatkit.contracts.contract import (
     Structural,
 )
 from compatkit.contracts.evidence import Cell, Figure
+from compatkit.contracts.kinds import Kind
 from compatkit.contracts.labels import spelling
 from compatkit.contracts.manifest import Manifest
 

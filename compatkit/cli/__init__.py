@@ -17,9 +17,8 @@ import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import attrs
 import click
 
 from compatkit.cli.command_line import (
@@ -230,7 +229,7 @@ def main(arguments: list[str] | None = None) -> None:
     output = sys.stdout
     for word in words:  # before any of them is part of a message
         name, _, value = word.removeprefix("--option=").partition("=")
-        remember(word, {name: value})  # the name of compatkit's own options begins with --
+        remember(word, {name: value} if value else None)  # the name of compatkit's own options begins with --
     try:
         with warnings.catch_warnings(), only_json() if machine else nullcontext():
             warnings.showwarning = lambda message, *where, **more: warn(f"{message}")
@@ -247,8 +246,7 @@ def main(arguments: list[str] | None = None) -> None:
     sys.exit(code)
 
 
-@attrs.frozen
-class Failure:
+class Failure(NamedTuple):  # every command would wait 0.7 ms for an attrs class
     """An error as the command line reports it.
 
     Attributes:
@@ -283,7 +281,7 @@ def _run(words: list[str], machine: bool) -> int:
         failure = Failure("Ended by SIGTERM; no half-written file is left.", "interrupted", TERMINATED)
     except Exception as error:
         failure = _failure(error, machine)
-        failure = attrs.evolve(failure, message=line.translated(failure.message))
+        failure = failure._replace(message=line.translated(failure.message))
         wants_traceback = TRACEBACK in words and not isinstance(error, click.ClickException | click.Abort)
         if wants_traceback or failure.exit_code == DEFECT:
             import traceback

@@ -10,9 +10,10 @@ import click
 from compatkit.cli.images import NamedDataOptions
 from compatkit.cli.options import Options, argument, bn_policy_option, command, option
 from compatkit.cli.output import emit, first, next_step, paragraph, print_rich, report_text
-from compatkit.cli.roots import SignatureOptions, open_registry
+from compatkit.cli.roots import SignatureOptions, open_store
 from compatkit.cli.tables import TableOptions
-from compatkit.components.bridges.published import BridgeRecord
+from compatkit.components.bridges.records import BridgeRecord, recorded
+from compatkit.components.pairs import check_pairs
 from compatkit.contracts.labels import label
 from compatkit.contracts.report import EQUAL_SHAPES, MEASURED, REQUIREMENTS, Report, Word
 from compatkit.registry.resolving import is_pattern
@@ -69,8 +70,8 @@ def check_command(options: CheckOptions) -> int | None:
         compatkit check digits/mnist.extractor digits/usps.head --require compatible
     """
     data = None if options.name is None else tuple(map(label, options.load(options.name).classes))
-    registry = open_registry()
-    verdicts = registry.check_all(options.extractor, options.head, data=data, bn_policy=options.bn_policy)
+    store = open_store()  # the public Registry imports all that measures and bridges
+    verdicts = check_pairs(store, options.extractor, options.head, data=data, bn_policy=options.bn_policy)
     failing = verdicts.unsatisfied(options.require)
     if options.markdown is not None:
         verdicts.to_markdown(options.markdown)
@@ -79,7 +80,7 @@ def check_command(options: CheckOptions) -> int | None:
         _print_all(verdicts, failing, options)
     else:
         report = verdicts.report(verdicts.extractors[0], verdicts.heads[0])
-        bridges = registry.bridges.of(str(report.extractor), str(report.head))
+        bridges = list(recorded(store, *map(store.resolve, (str(report.extractor), str(report.head)))))
         _print(report, bridges, not failing, options)
     return 1 if failing else 0
 

@@ -198,7 +198,7 @@ def indexed_models(context: click.Context, incomplete: str) -> Iterable[str]:
 
 def kinds(context: click.Context, incomplete: str) -> Iterable[str]:
     """Return kinds of components."""
-    from compatkit.registry.index.search import KINDS
+    from compatkit.registry.index.query import KINDS
 
     return KINDS
 

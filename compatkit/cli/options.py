@@ -11,9 +11,8 @@ import re
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-import attrs
 import click
 
 from compatkit.cli.command_line import (
@@ -52,8 +51,7 @@ TYPE_SETTINGS = ("min", "max", "min_open", "exists", "dir_okay")
 """Keyword arguments of the click type (``IntRange``, ``Path``), not of the click parameter."""
 
 
-@attrs.frozen
-class Declaration:
+class Declaration(NamedTuple):
     """An argument or option, as the value of a field of ``Options``.
 
     Attributes:

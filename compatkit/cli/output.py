@@ -78,7 +78,7 @@ def warn(text: str) -> None:
 
 def clean(text: str) -> str:
     """Return ``text`` without credentials, and with control characters escaped, except line breaks."""
-    from compatkit.reports.wording import visible
+    from compatkit.foundation.display import visible
 
     return "\n".join(map(visible, redacted(text, known=False).split("\n")))
 

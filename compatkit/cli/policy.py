@@ -25,7 +25,8 @@ from compatkit.cli.tables import TableOptions
 from compatkit.components.outcomes import PolicyOutcome, PolicyOutcomes
 from compatkit.errors import DataError, NotFound, UsageError
 from compatkit.experiments.recipes import data_sets
-from compatkit.registry.policies import MODES, WILDCARDS, Policy, check_scope
+from compatkit.registry.policies import MODES, Policy
+from compatkit.registry.policy_scopes import WILDCARDS, check_scope
 from compatkit.registry.policylog import Revision
 from compatkit.registry.store import Store
 

@@ -16,7 +16,7 @@ from compatkit.cli.roots import SignatureOptions, open_registry
 from compatkit.cli.statistics import ALONE, images_of_statistics, normalizes, policy_for_single_images
 from compatkit.components.registry import Registry
 from compatkit.contracts.batchnorm import DEFAULT, estimates
-from compatkit.contracts.contract import HEADS
+from compatkit.contracts.kinds import HEADS
 from compatkit.contracts.manifest import TRAINED_WITH
 from compatkit.errors import DataError, UsageError
 from compatkit.registry.names import Reference

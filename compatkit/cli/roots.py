@@ -19,7 +19,7 @@ from compatkit.foundation.cache import mirrored
 
 if TYPE_CHECKING:
     from compatkit.components.registry import Registry
-    from compatkit.contracts.contract import Kind
+    from compatkit.contracts.kinds import Kind
     from compatkit.registry.signing.private_keys import SigningKey
     from compatkit.registry.signing.trust import Trusted
     from compatkit.registry.store import Store

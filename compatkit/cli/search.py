@@ -6,7 +6,8 @@ from compatkit.cli.options import Options, argument, command, option, tags
 from compatkit.cli.output import columns, emit, paragraph
 from compatkit.cli.roots import open_store
 from compatkit.foundation.display import network_and_cut
-from compatkit.registry.index.search import Query, SearchResult
+from compatkit.registry.index.query import Query
+from compatkit.registry.index.search import SearchResult
 from compatkit.registry.resolving import is_pattern
 
 SHOWN = 50

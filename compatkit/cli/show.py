@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from compatkit.cli.options import Options, argument, command
 from compatkit.cli.output import emit, rows, warn
 from compatkit.cli.roots import open_store
-from compatkit.cli.signatures import in_words
-from compatkit.contracts.manifest import to_bytes
 from compatkit.errors import CompatkitError
-from compatkit.foundation.codec import loads
 from compatkit.registry.names import Reference
-from compatkit.registry.signing.checks import SignatureVerdict, check_signature
-from compatkit.registry.signing.keys import check_installed
-from compatkit.registry.signing.trust import Trusted
 from compatkit.registry.store import Store
 from compatkit.reports.contracts import details as facts_of
+
+if TYPE_CHECKING:
+    from compatkit.registry.signing.checks import SignatureVerdict
 
 
 class ShowOptions(Options):
@@ -40,6 +39,9 @@ def show_command(options: ShowOptions) -> int | None:
     manifest = store.manifest(reference)
     verified, verdicts = _signatures(store, reference)
     if options.json:
+        from compatkit.contracts.manifest import to_bytes
+        from compatkit.foundation.codec import loads
+
         result = {
             "name": reference.name,
             "version": str(reference.version),
@@ -58,7 +60,13 @@ def _signatures(store: Store, reference: Reference) -> tuple[bool, list[Signatur
     """Return the signatures, and whether they were verified, which needs trusted keys."""
     try:
         signatures = store.signatures.of(str(reference.digest))
-        trusted = Trusted.of() if signatures else Trusted({})
+        if not signatures:
+            return False, []
+        from compatkit.registry.signing.checks import check_signature
+        from compatkit.registry.signing.keys import check_installed
+        from compatkit.registry.signing.trust import Trusted
+
+        trusted = Trusted.of()
         if trusted.keys:
             check_installed()
     except CompatkitError as error:  # the component is still shown
@@ -74,6 +82,8 @@ def _signed(verified: bool, verdicts: list[SignatureVerdict]) -> str:
     """Return a line about signatures; empty if there are none."""
     valid = [verdict for verdict in verdicts if verdict.valid]
     if valid:
+        from compatkit.cli.signatures import in_words
+
         return "; ".join(map(in_words, valid))
     signers = sorted({verdict.statement.signer if verdict.statement else "damaged" for verdict in verdicts})
     if not signers:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -17,9 +17,10 @@ from compatkit.registry.layout import locate
 from compatkit.registry.maintenance.check import VerificationReport, examine, open_damaged
 from compatkit.registry.maintenance.faults import Fault
 from compatkit.registry.maintenance.loads import LoadCheck, LoadRefusal
-from compatkit.registry.maintenance.repair import plan
-from compatkit.registry.maintenance.repair_plan import ActionResult
 from compatkit.registry.store import Store
+
+if TYPE_CHECKING:
+    from compatkit.registry.maintenance.repair_plan import ActionResult
 
 COLORS = {"error": "red", "warning": "yellow"}
 MAX_NAMED = 5
@@ -95,6 +96,12 @@ def verify_command(options: VerifyOptions) -> int | None:
     before = look()
     if store is None:
         return _finish_remote(options, before)
+    if source is None and not (before.faults or options.json):
+        _print(before)
+        _print_verdict(before)
+        return 0
+    from compatkit.registry.maintenance.repair import plan
+
     planned = plan(before, source=source)
     outcomes = planned.apply() if options.repair else ()
     after = look() if any(outcome.done for outcome in outcomes) else before

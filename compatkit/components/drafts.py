@@ -16,16 +16,8 @@ from compatkit.adapters.cutting.sideeffects import copied
 from compatkit.components.probes import probe_of
 from compatkit.components.variational import ROLES, is_vae, vae_parts
 from compatkit.components.verification import normalization_of
-from compatkit.contracts.contract import (
-    Anchor,
-    Blueprint,
-    Contract,
-    Data,
-    Kind,
-    Protocol,
-    Statistical,
-    Structural,
-)
+from compatkit.contracts.contract import Anchor, Blueprint, Contract, Data, Protocol, Statistical, Structural
+from compatkit.contracts.kinds import Kind
 from compatkit.contracts.manifest import About, Edge, Manifest, Parent, Payload
 from compatkit.evaluation.feature_statistics import Moments, feature_moments
 from compatkit.foundation.codec import unstructure

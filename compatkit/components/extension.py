@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from compatkit.adapters.blueprints import build, class_layers, with_classes
-from compatkit.contracts.contract import HEADS, Contract, Label
+from compatkit.contracts.contract import Contract, Label
+from compatkit.contracts.kinds import HEADS
 from compatkit.contracts.labels import common, label
 from compatkit.contracts.manifest import About, Manifest, Parent
 from compatkit.errors import UsageError

@@ -16,11 +16,12 @@ from compatkit.foundation.arguments import texts_of
 from compatkit.registry.blobs import Verify
 from compatkit.registry.names import Reference
 from compatkit.registry.resolving import is_pattern, wrong_kind
-from compatkit.registry.signing.trust import Trust
 from compatkit.registry.store import Store, add_component_note
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
+
+    from compatkit.registry.signing.trust import Trust
 
 
 @attrs.frozen(eq=False)

@@ -9,21 +9,19 @@ from typing import TYPE_CHECKING, get_args
 import attrs
 
 from compatkit.components.loading import PartLoader
-from compatkit.components.matrices.bounds import OwnHead, bounds_of
-from compatkit.contracts import evidence
 from compatkit.contracts.batchnorm import DEFAULT, check_policy
-from compatkit.contracts.channels import Blobs, ChannelStatistics, channel_statistics
 from compatkit.contracts.check import pair_report
-from compatkit.contracts.contract import EXTRACTORS, HEADS, Kind
-from compatkit.contracts.evidence import ADAPTED, Cell
+from compatkit.contracts.kinds import EXTRACTORS, HEADS, Kind
 from compatkit.errors import FormatError
 from compatkit.evaluation.component import Component
-from compatkit.evaluation.records import Cells, is_accuracy
 from compatkit.registry.store import Store
 from compatkit.reports.verdicts import Verdicts, check_all
 
 if TYPE_CHECKING:
+    from compatkit.components.matrices.bounds import OwnHead
+    from compatkit.contracts.channels import Blobs, ChannelStatistics
     from compatkit.contracts.check import Classes
+    from compatkit.contracts.evidence import Cell
     from compatkit.contracts.report import Report
 
 ANY_KIND = get_args(Kind)
@@ -106,10 +104,17 @@ def measured(
         Cells by pair; pairs that were never measured are absent.
     """
     lefts, rights = _by_function(extractors), _by_function(heads)
+    results = store.evidence.results(list(lefts), list(rights))
+    if not results:
+        return {}
+    from compatkit.components.matrices.bounds import OwnHead, bounds_of
+    from compatkit.contracts import evidence
+    from compatkit.evaluation.records import Cells, is_accuracy
+
     cells_of_pairs: dict[Pair, list[Cell]] = {}
     cells, parts = Cells(), PartLoader(store)
     owns: dict[str, OwnHead | None] = {}
-    for result in store.evidence.results(list(lefts), list(rights)):
+    for result in results:
         if not is_accuracy(result):
             continue
         pairs = list(product(lefts[result.extractor], rights[result.head]))
@@ -118,7 +123,7 @@ def measured(
         except FormatError as error:
             cells.leave_out(*pairs[0], error)
             continue
-        if ADAPTED in cell.settings:
+        if evidence.ADAPTED in cell.settings:
             continue
         if cell.settings["metric_version"] != evidence.METRIC_VERSION:
             cell = attrs.evolve(cell, grade="stale")
@@ -166,6 +171,8 @@ def _channels(store: Store, lefts: Sequence[Component], rights: Sequence[Compone
 
 
 def _read(store: Store, blob: str, name: str) -> ChannelStatistics:
+    from compatkit.contracts.channels import ChannelStatistics, channel_statistics
+
     try:
         return ChannelStatistics(*channel_statistics(store.read_blob(blob)))
     except FormatError as error:

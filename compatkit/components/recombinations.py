@@ -22,7 +22,8 @@ from compatkit.components.stitching import adapter_of
 from compatkit.components.verification import verify_contract, verify_once
 from compatkit.contracts.batchnorm import estimates
 from compatkit.contracts.check import Report, check
-from compatkit.contracts.contract import EXTRACTORS, HEADS, Blueprint
+from compatkit.contracts.contract import Blueprint
+from compatkit.contracts.kinds import EXTRACTORS, HEADS
 from compatkit.contracts.manifest import About, Edge, Manifest, Parent, Payload
 from compatkit.contracts.stitch import ports_after
 from compatkit.errors import CutError, IntegrityError, UsageError

@@ -14,8 +14,9 @@ from compatkit.adapters.cutting.proof import prove
 from compatkit.adapters.modelconfig import InputSpec
 from compatkit.components.drafts import Draft
 from compatkit.components.registering import publish_proved
-from compatkit.contracts.contract import Blueprint, Data, Kind, Label, Structural
+from compatkit.contracts.contract import Blueprint, Data, Label, Structural
 from compatkit.contracts.contract_rules import check_labels
+from compatkit.contracts.kinds import Kind
 from compatkit.contracts.labels import label
 from compatkit.contracts.manifest import About, Parent
 from compatkit.data.transforms import KERNELS

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from compatkit.adapters.blueprints import build_pair, structural
 from compatkit.adapters.cutting.planning import plan
 from compatkit.adapters.stitching.layers import build_adapter
-from compatkit.contracts.contract import Blueprint, Data, Kind, Structural
+from compatkit.contracts.contract import Blueprint, Data, Structural
+from compatkit.contracts.kinds import Kind
 from compatkit.contracts.stitch import ports_after, project
 from compatkit.evaluation.feature_statistics import Moments, feature_moments
 from compatkit.training.task_state import TaskState

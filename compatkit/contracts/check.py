@@ -10,15 +10,14 @@ but few differ in the inputs of one rule.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import attrs
 
 from compatkit.contracts import rules
 from compatkit.contracts.batchnorm import DEFAULT, check_policy
-from compatkit.contracts.channels import Blobs
-from compatkit.contracts.contract import EXTRACTORS, HEADS, Data, Protocol
-from compatkit.contracts.evidence import Cell
+from compatkit.contracts.contract import Data, Protocol
+from compatkit.contracts.kinds import EXTRACTORS, HEADS
 from compatkit.contracts.labels import Labels, label_findings
 from compatkit.contracts.manifest import Manifest, manifest_digest, trained_with
 from compatkit.contracts.match import wiring_findings
@@ -26,6 +25,10 @@ from compatkit.contracts.ports import SizedPorts
 from compatkit.contracts.report import Codes, Finding, PairSummaries, PairSummary, Report, codes_of
 from compatkit.errors import UsageError
 from compatkit.foundation.arguments import checks_arguments
+
+if TYPE_CHECKING:
+    from compatkit.contracts.channels import Blobs
+    from compatkit.contracts.evidence import Cell
 
 __all__ = ["Finding", "Report", "check", "check_pairs"]
 

@@ -40,13 +40,6 @@ ImageSize = Annotated[str, Meta(pattern=r"^[1-9][0-9]{0,5}x[1-9][0-9]{0,5}\Z")]
 
 Layout = Literal["NCHW", "NHWC", "NLC", "NC", "other"]
 """``"other"``: no leading batch axis, channels before tokens, or 1 or 5 axes."""
-Kind = Literal[
-    "extractor", "head", "auxiliary_head", "adapter", "encoder", "latent", "decoder", "recombination"
-]
-EXTRACTORS = ("extractor", "encoder")
-"""Kinds that produce features."""
-HEADS = ("head", "auxiliary_head")
-"""Kinds that consume features; a shared auxiliary head that classifies may replace a network's own head."""
 
 
 def matches(pattern: str, expected: str) -> Any:

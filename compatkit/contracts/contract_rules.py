@@ -6,7 +6,6 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from math import prod
 
-from compatkit.contracts.channels import BYTES_PER_CHANNEL
 from compatkit.contracts.contract import (
     MAX_SIDE,
     Anchor,
@@ -19,6 +18,7 @@ from compatkit.contracts.contract import (
 )
 from compatkit.errors import FormatError
 from compatkit.foundation.codec import is_digest, structure, unstructure
+from compatkit.foundation.spelling import casefolded
 
 MAX_PROBE_VALUES = 2**28
 """Maximal number of values in a probe's input: 1 GiB as float32."""
@@ -87,13 +87,6 @@ def check_labels(labels: Sequence[Label], what: str) -> None:
                 f"({labels[seen[key]].name!r:.100}); case and Unicode composition are ignored. Rename one of them."
             )
         seen[key] = index
-
-
-def casefolded(name: str) -> str:
-    """Return a name normalized for case and Unicode composition."""
-    if name.isascii():
-        return name.lower()
-    return unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
 
 
 def _expect(valid: bool, path: str, expected: str, value: object) -> None:
@@ -193,6 +186,8 @@ def _features(contract: Contract, ports: Sequence[Port], path: str) -> None:
 
 
 def _edge(edge: Mapping[str, object], port: Port, path: str) -> None:
+    from compatkit.contracts.channels import BYTES_PER_CHANNEL
+
     _expect(set(edge) == {"blob", "bytes"}, path, "exactly 'blob' and 'bytes'", dict(edge))
     blob, size = edge["blob"], edge["bytes"]
     _expect(is_digest(blob), f"{path}.blob", "'sha256:' and 64 lower-case hex digits", blob)

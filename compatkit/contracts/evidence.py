@@ -7,6 +7,7 @@ from typing import Literal
 
 import attrs
 
+from compatkit.contracts.grades import Grade
 from compatkit.contracts.metric_figures import MetricFigure
 from compatkit.errors import UsageError
 
@@ -20,7 +21,6 @@ STATE = "state"
 
 WEAK_RECOVERED = 0.5
 """Minimal share of the way from chance to the bound for ``compatible``; ``weak`` below, if above chance."""
-Grade = Literal["none", "stale", "undecided", "chance", "weak", "compatible", "perfect"]
 State = Literal["measured", "stale", "missing", "barred", "left-out"]
 
 

@@ -8,8 +8,9 @@ from typing import Any, Literal
 
 import attrs
 
-from compatkit.contracts.contract import Blueprint, Contract, Data, Kind, matches, tensors_digest
+from compatkit.contracts.contract import Blueprint, Contract, Data, matches, tensors_digest
 from compatkit.contracts.contract_rules import check_contract
+from compatkit.contracts.kinds import Kind
 from compatkit.errors import FormatError
 from compatkit.foundation.arguments import checks_arguments
 from compatkit.foundation.codec import JsonPath, decode, digest, dumps, is_digest, path_text, unstructure

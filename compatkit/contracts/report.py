@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 
 import attrs
 
-from compatkit.contracts.evidence import Grade
+from compatkit.contracts.grades import Grade
 from compatkit.errors import UnknownName, UsageError, near, suggest
 from compatkit.foundation.display import Shown
 

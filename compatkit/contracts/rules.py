@@ -8,14 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from compatkit.contracts.channels import Blobs, ChannelStatistics
 from compatkit.contracts.contract import Anchor, Data, FeatureStatistics, Port, Protocol
-from compatkit.contracts.evidence import Cell, Grade
+from compatkit.contracts.grades import Grade
 from compatkit.contracts.labels import Labels, class_list, shared_classes
 from compatkit.contracts.report import EQUAL_SHAPES, Finding, Promise, Report
 from compatkit.errors import DataError
 
 if TYPE_CHECKING:
+    from compatkit.contracts.channels import Blobs, ChannelStatistics
+    from compatkit.contracts.evidence import Cell
     from compatkit.contracts.manifest import Manifest
 
 RELEASED = "released"

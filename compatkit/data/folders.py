@@ -13,7 +13,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from compatkit.contracts.contract_rules import casefolded
 from compatkit.data.classnames import CLASSES_FILE, MAX_BYTES, text_lines
 from compatkit.data.dataset import DataSet
 from compatkit.data.duplicates import check_no_duplicates
@@ -37,6 +36,7 @@ from compatkit.data.splitnames import parse_split_name, split_kind, warn_unused
 from compatkit.data.validation import DataWarning, warn_caller
 from compatkit.errors import DataError
 from compatkit.foundation.bars import Progress
+from compatkit.foundation.spelling import casefolded
 
 
 def read_folder(

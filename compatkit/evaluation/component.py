@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from compatkit.contracts.contract import Contract, Label
-from compatkit.contracts.evidence import Part
 from compatkit.contracts.manifest import About, Manifest, function_digest
 from compatkit.contracts.manifest import trained_with as extractors_of
 from compatkit.contracts.rules import protocol_of
@@ -20,6 +19,8 @@ from compatkit.reports.contracts import details, summary
 
 if TYPE_CHECKING:
     from torch import nn
+
+    from compatkit.contracts.evidence import Part
 
 
 def pinned(reference: Reference) -> str:
@@ -142,6 +143,8 @@ class Component(Shown):
 
     def described(self) -> Part:
         """Return the component as a row or column of a report."""
+        from compatkit.contracts.evidence import Part
+
         return Part(self.reference, self.digest, self.function, self.kind, summary(self.manifest))
 
     def _description(self) -> str:

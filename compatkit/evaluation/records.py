@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated, Any, get_args
 
 import attrs
 import msgspec
 
-from compatkit.contracts.evidence import METRIC, Cell, Figure, Grade, weak_or_compatible
+from compatkit.contracts.evidence import METRIC, Cell, Figure, weak_or_compatible
+from compatkit.contracts.grades import Grade
 from compatkit.errors import EnvironmentFailure, FormatError, IntegrityError, UsageError
 from compatkit.evaluation.component import Component
 from compatkit.evaluation.conditions import key_of
@@ -120,6 +120,8 @@ def keep(store: Store, parts: Iterable[Component], cells: Sequence[Cell]) -> boo
         for cell in new[:1]:  # alone: it makes the folders that all share, and asks for the key that signs
             add(cell)
         if len(new) > 1:
+            from concurrent.futures import ThreadPoolExecutor
+
             with ThreadPoolExecutor(min(WRITERS, len(new) - 1)) as pool:
                 list(pool.map(add, new[1:]))
     except (EnvironmentFailure, IntegrityError, UsageError) as error:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Iterator, Mapping
-from functools import cache
 from typing import Any
 from urllib.parse import parse_qsl, quote, quote_plus, unquote
 
@@ -30,27 +29,19 @@ _REMOTES = frozenset(
 _BUCKETS = frozenset("s3 s3a gs gcs r2 oss hf".split())
 """Schemes whose addresses have no port."""
 _START = rf"(?:(?<![A-Za-z0-9+.-])(?:{'|'.join(_REMOTES)})\b(?::/*|/*:/+|//)|(?<![A-Za-z0-9+.-])[A-Za-z0-9+.-]{{2,}}://)"
-_ADDRESS = re.compile(rf"({_START})((?:(?!{_START})\S)*)", re.IGNORECASE)
-_WHOLE = re.compile(rf"({_START})(.*)", re.IGNORECASE | re.DOTALL)
-_CUT_OFF = re.compile(r"([^\[:]*:)(?!port\b|\d*\W*\Z)[^\s/]+", re.IGNORECASE)
+_ADDRESS = rf"(?i)({_START})((?:(?!{_START})\S)*)"
+_WHOLE = rf"(?is)({_START})(.*)"
+_CUT_OFF = r"(?i)([^\[:]*:)(?!port\b|\d*\W*\Z)[^\s/]+"
 """User and start of a password, of an address that was cut off before ``@``."""
-_HOST = re.compile(r"(?:\[[^\]\s]*\]|[^\s:\[\]]*)(?::\d*)?")
+_HOST = r"(?:\[[^\]\s]*\]|[^\s:\[\]]*)(?::\d*)?"
 _NAME = (
     r"(?:[\w-]*(?:secret|passw(?:or)?d|passwd|passphrase|token|signature|credentials?|api_?-?key|account_?-?key"
     r"|access_?-?key(?:_?-?id)?|private_?-?key|encryption_?-?key|assertion|authorization)|pwd|pass|sig|auth|jwt|sas"
     r"|GoogleAccessId|AWSAccessKeyId)"
 )
 """Names of options and parameters whose values are secret."""
-_OPTION_NAME = re.compile(rf"{_NAME}|key|password.*|.*cookies?|connection_string", re.IGNORECASE)
-_QUERY = re.compile(
-    rf"([?&#;](?:{_NAME}|[\w-]*key|code|hmac|session|ticket)=)(?!\*\*\*)[^\s&#;\"'<>)\]}}]+", re.IGNORECASE
-)
-_FRAGMENT = re.compile(
-    r"(?<=\S)#(?=[^\s=]{0,200}\d)(?=[^\s=]{0,200}[a-z])(?=[^\s=]{0,200}[A-Z])[\w+/.~-]{20,}(?!=)"
-)
-"""A fragment that is no word but a token."""
+_OPTION_NAME = rf"(?i){_NAME}|key|password.*|.*cookies?|connection_string"
 _VALUE = r"(?!(?:\w+ )?(?:\*\*\*|\.\.\.)|value\b|None\b|<)"
-_ENCODED = re.compile(r"(%3A(?:%2F|/){2})[^\s&]{0,500}?%40(?=[^\s&%]*)", re.IGNORECASE)
 _HINT = re.compile(
     r"[=#]|%40|pass|key|token|secret|cookie|auth|bearer|basic|a[ks]ia|hf_|api_org|gh[pousr]_|github_pat|glpat|xox|sk-"
     r"|ya29|eyj|aiza|cred|sig|assert|jwt|sas|pwd",
@@ -58,61 +49,51 @@ _HINT = re.compile(
 )
 """A part of every credential but those before ``@``; most texts have none and are not searched further."""
 _known: dict[str, None] = {}
-
-
-@cache
-def _texts() -> tuple[tuple[re.Pattern[str], str], ...]:
-    """Return patterns and replacements; compiled late, as most commands print no text that needs them."""
-    return (
-        (
-            re.compile(
-                rf"(authorization['\"]?\s*[:=]\s*b?['\"]?(?:\w+\s+(?=[^\s,;'\"]))?){_VALUE}[^\s,;'\"<>)\]}}]+",
-                re.IGNORECASE,
-            ),
-            rf"\1{HIDDEN}",
-        ),
-        # name=value, also within quotes; "name": "value" of JSON and of dictionaries; Password: value
-        (re.compile(rf"(?<![\w-])({_NAME}\s?=\s?)(['\"])(?!\*\*\*).*?\2", re.IGNORECASE), rf"\1\2{HIDDEN}\2"),
-        (re.compile(rf"(?<![\w-])({_NAME}=){_VALUE}[^\s,;&\"'<>)\]}}]+", re.IGNORECASE), rf"\1{HIDDEN}"),
-        (
-            re.compile(r"(?<![\w-])(key=)(?=[^\s,;&)]{0,200}\d)[\w/+=.~%-]{8,}", re.IGNORECASE),
-            rf"\1{HIDDEN}",
-        ),
-        (
-            re.compile(rf"((['\"]){_NAME}\2\s*:\s*b?)(['\"])(?!\*\*\*|(?:\w+ )?\.\.\.).*?\3", re.IGNORECASE),
-            rf"\1\3{HIDDEN}\3",
-        ),
-        (
-            re.compile(
-                r"(?<![\w-])((?:pass(?:word|wd|phrase)|secret_?(?:access_?)?key|api_?key|access_token|client_secret"
-                r"|x-[a-z-]*(?:token|key)|(?:set-)?cookie):\s?)(?![a-z]+(?![^\s.,;]))(?!\*\*\*|\.\.\.|<)[^\s,;\"'<>)\]}]+",
-                re.IGNORECASE,
-            ),
-            rf"\1{HIDDEN}",
-        ),
-        # headers
-        (re.compile(r"\b(Bearer\s+)(?=[^\s'\"]*\d)[\w.~+/=-]{6,}", re.IGNORECASE), rf"\1{HIDDEN}"),
-        (re.compile(r"\b(Basic\s+)(?=[A-Za-z0-9+/]*[0-9=])[A-Za-z0-9+/]{6,}={0,2}"), rf"\1{HIDDEN}"),
-        # tokens that tell what they are
-        (
-            re.compile(
-                r"(?<![A-Za-z0-9])A[KS]IA[A-Z0-9]{12,}(?:[\s:,/]+[A-Za-z0-9/+=]{40}(?![A-Za-z0-9/+=]))?"
-            ),
-            HIDDEN,
-        ),
-        (
-            re.compile(
-                r"(?<![A-Za-z0-9])(?:(?:hf|api_org)_[A-Za-z0-9]{8,}|gh[pousr]_[A-Za-z0-9]{16,}|github_pat_\w{16,}"
-                r"|glpat-[\w-]{16,}|xox[abeprs]-[\w-]{10,}|sk-[\w-]{20,}|AIza[\w-]{30,}|ya29\.[\w-]{16,}"
-                r"|eyJ[\w-]{6,4000}\.[\w-]{4,}\.[\w-]*)"
-            ),
-            HIDDEN,
-        ),
-        (
-            re.compile(r"(-----BEGIN [A-Z ]*PRIVATE KEY-----).*?(?:(?=-----END)|\Z)", re.DOTALL),
-            rf"\1{HIDDEN}",
-        ),
-    )
+_SECRETS = (
+    (r"(?i)(%3A(?:%2F|/){2})[^\s&]{0,500}?%40(?=[^\s&%]*)", r"\1"),
+    # parameters of addresses, and fragments that are no word but a token
+    (
+        rf"(?i)([?&#;](?:{_NAME}|[\w-]*key|code|hmac|session|ticket)=)(?!\*\*\*)[^\s&#;\"'<>)\]}}]+",
+        rf"\1{HIDDEN}",
+    ),
+    (
+        r"(?<=\S)#(?=[^\s=]{0,200}\d)(?=[^\s=]{0,200}[a-z])(?=[^\s=]{0,200}[A-Z])[\w+/.~-]{20,}(?!=)",
+        f"#{HIDDEN}",
+    ),
+    (
+        rf"(?i)(authorization['\"]?\s*[:=]\s*b?['\"]?(?:\w+\s+(?=[^\s,;'\"]))?){_VALUE}[^\s,;'\"<>)\]}}]+",
+        rf"\1{HIDDEN}",
+    ),
+    # name=value, also within quotes; "name": "value" of JSON and of dictionaries; Password: value
+    (rf"(?i)(?<![\w-])({_NAME}\s?=\s?)(['\"])(?!\*\*\*).*?\2", rf"\1\2{HIDDEN}\2"),
+    (rf"(?i)(?<![\w-])({_NAME}=){_VALUE}[^\s,;&\"'<>)\]}}]+", rf"\1{HIDDEN}"),
+    (r"(?i)(?<![\w-])(key=)(?=[^\s,;&)]{0,200}\d)[\w/+=.~%-]{8,}", rf"\1{HIDDEN}"),
+    (
+        rf"(?i)((['\"]){_NAME}\2\s*:\s*b?)(['\"])(?!\*\*\*|(?:\w+ )?\.\.\.).*?\3",
+        rf"\1\3{HIDDEN}\3",
+    ),
+    (
+        r"(?i)(?<![\w-])((?:pass(?:word|wd|phrase)|secret_?(?:access_?)?key|api_?key|access_token|client_secret"
+        r"|x-[a-z-]*(?:token|key)|(?:set-)?cookie):\s?)(?![a-z]+(?![^\s.,;]))(?!\*\*\*|\.\.\.|<)[^\s,;\"'<>)\]}]+",
+        rf"\1{HIDDEN}",
+    ),
+    # headers
+    (r"(?i)\b(Bearer\s+)(?=[^\s'\"]*\d)[\w.~+/=-]{6,}", rf"\1{HIDDEN}"),
+    (r"\b(Basic\s+)(?=[A-Za-z0-9+/]*[0-9=])[A-Za-z0-9+/]{6,}={0,2}", rf"\1{HIDDEN}"),
+    # tokens that tell what they are
+    (
+        r"(?<![A-Za-z0-9])A[KS]IA[A-Z0-9]{12,}(?:[\s:,/]+[A-Za-z0-9/+=]{40}(?![A-Za-z0-9/+=]))?",
+        HIDDEN,
+    ),
+    (
+        r"(?<![A-Za-z0-9])(?:(?:hf|api_org)_[A-Za-z0-9]{8,}|gh[pousr]_[A-Za-z0-9]{16,}|github_pat_\w{16,}"
+        r"|glpat-[\w-]{16,}|xox[abeprs]-[\w-]{10,}|sk-[\w-]{20,}|AIza[\w-]{30,}|ya29\.[\w-]{16,}"
+        r"|eyJ[\w-]{6,4000}\.[\w-]{4,}\.[\w-]*)",
+        HIDDEN,
+    ),
+    (r"(?s)(-----BEGIN [A-Z ]*PRIVATE KEY-----).*?(?:(?=-----END)|\Z)", rf"\1{HIDDEN}"),
+)
+"""Patterns and replacements; ``re`` compiles and keeps those that are used, as most commands print nothing secret."""
 
 
 def redacted(text: str, *, known: bool = True) -> str:
@@ -129,18 +110,18 @@ def redacted(text: str, *, known: bool = True) -> str:
         for value in sorted(_known, key=len, reverse=True):
             if value in text:
                 text = re.sub(rf"(?<![A-Za-z0-9]){re.escape(value)}(?![A-Za-z0-9])", HIDDEN, text)
-    if not _HINT.search(text) and "//" not in text and not ("@" in text and ":" in text):
-        return text
-    text = _ENCODED.sub(r"\1", _ADDRESS.sub(_without_user, text))
-    text = _FRAGMENT.sub(f"#{HIDDEN}", _QUERY.sub(rf"\1{HIDDEN}", text))
-    for pattern, replacement in _texts():
-        text = pattern.sub(replacement, text)
+    hinted = _HINT.search(text)
+    if hinted or "//" in text or ("@" in text and ":" in text):
+        text = re.sub(_ADDRESS, _without_user, text)
+    if hinted:
+        for pattern, replacement in _SECRETS:
+            text = re.sub(pattern, replacement, text)
     return text
 
 
 def redacted_address(address: str) -> str:
     """Return an address without credentials, whatever characters, such as blanks, they consist of."""
-    match = _WHOLE.match(address)
+    match = re.match(_WHOLE, address)
     return redacted(address if match is None else _without_user(match))
 
 
@@ -149,12 +130,12 @@ def has_secret(address: str) -> bool:
 
     A user alone counts as a token, except where users log in by name, as on SFTP servers.
     """
-    match = _WHOLE.match(address)
+    match = re.match(_WHOLE, address)
     if match is not None and match[1].partition(":")[0].lower() in _LOGINS:
         user, at, rest = match[2].partition("@")
         if at and not re.search(r"[:/]|%3A", user, re.IGNORECASE) and "@" not in rest.partition("/")[0]:
             address = f"{match[1]}{rest}"
-            match = _WHOLE.match(address)
+            match = re.match(_WHOLE, address)
     return (match is not None and _without_user(match) != address) or redacted(
         address, known=False
     ) != address
@@ -200,15 +181,15 @@ def _without_user(match: re.Match[str]) -> str:
         return f"{start}{host}{slash}{path}"
     has_port = start.partition(":")[0].lower() not in _BUCKETS or ":" not in authority
     if "@" not in path and "//" in start and start.partition(":")[0].lower() in _REMOTES:
-        cut_off = _CUT_OFF.fullmatch(authority)
+        cut_off = re.fullmatch(_CUT_OFF, authority)
         return match[0] if cut_off is None else f"{start}{cut_off[1]}{HIDDEN}"
-    if "@" not in path or (has_port and _HOST.fullmatch(authority)):
+    if "@" not in path or (has_port and re.fullmatch(_HOST, authority)):
         return match[0]
     return f"{start}{path.rpartition('@')[2]}"
 
 
 def _secrets_of_address(address: str) -> Iterator[str]:
-    match = _WHOLE.match(address)
+    match = re.match(_WHOLE, address) if ":" in address or "//" in address else None
     if match is None:
         return
     rest, shown = match[2], _without_user(match)
@@ -225,14 +206,16 @@ def _secrets_of_address(address: str) -> Iterator[str]:
             yield user
     for part in re.split(r"[?#]", rest)[1:]:
         for name, value in parse_qsl(part):
-            if _OPTION_NAME.fullmatch(name):
+            if re.fullmatch(_OPTION_NAME, name):
                 yield value
 
 
 def _secrets_of_options(options: Mapping[Any, Any], *, secret: bool = False) -> Iterator[str]:
     """Yield the texts in options whose name, or that of a mapping around them, is that of a secret."""
     for name, value in options.items():
-        is_secret = bool(_OPTION_NAME.fullmatch(str(name))) or (secret and str(name).lower() not in _HARMLESS)
+        is_secret = bool(re.fullmatch(_OPTION_NAME, str(name))) or (
+            secret and str(name).lower() not in _HARMLESS
+        )
         values = value if isinstance(value, list | tuple) else (value,)
         for item in values:
             if isinstance(item, Mapping):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import io
 import textwrap
 import unicodedata
@@ -45,6 +44,8 @@ class Shown:
         """Return a screenful as escaped HTML."""
         if isinstance(self, Drawn):
             return drawn(self)
+        import html  # its table of names takes 1 ms
+
         return NOTEBOOK.format(code=html.escape(repr(self)))
 
 

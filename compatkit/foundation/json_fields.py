@@ -45,9 +45,15 @@ def hints_of(kind: Any) -> dict[str, Any]:
 @cache
 def float_keys(kind: Any) -> frozenset[str]:
     """Return the keys of the fields that hold floats."""
-    hints = typing.get_type_hints(kind)
     floats = (float, tuple[float, ...])
-    return frozenset(key_of(field) for field in attrs.fields(kind) if hints[field.name] in floats)
+    return frozenset(key for key, hint in hints_of(kind).items() if _without_limits(hint) in floats)
+
+
+def _without_limits(hint: Any) -> Any:
+    """Return an annotation without ``Annotated``."""
+    if get_origin(hint) is Annotated:
+        return _without_limits(get_args(hint)[0])
+    return tuple[tuple(map(_without_limits, get_args(hint)))] if get_origin(hint) is tuple else hint
 
 
 @cache

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from compatkit.errors import CompatkitError
 from compatkit.foundation import cache, mounts
+from compatkit.foundation.configuration import configuration
 from compatkit.health.observation import Observation
-from compatkit.registry.signing.trust import configuration
 
 LOW_SPACE = 2**30
 """Bytes of free space below which publishing may fail."""

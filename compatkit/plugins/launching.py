@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from compatkit.errors import CompatkitError, UsageError
-from compatkit.plugins.discovery import find
-from compatkit.plugins.isolation import described
-from compatkit.plugins.loading import Offer
+
+if TYPE_CHECKING:
+    from compatkit.plugins.loading import Offer
 
 SEQUENTIAL, AUTO, PROCESS, RAY = "sequential", "auto", "process", "ray"
 Work = Callable[[str], str]
@@ -58,6 +59,8 @@ class Launcher:
         self.name, self.workers = choose(name, workers, cluster), workers
         self._offer: Offer | None = None
         if not self.here:
+            from compatkit.plugins.discovery import find
+
             self._offer = find("launchers", self.name)
             self._launch = self._offer.make({} if cluster is None else {"address": cluster})
 
@@ -96,6 +99,8 @@ class Launcher:
         except CompatkitError:
             raise
         except Exception as error:
+            from compatkit.plugins.isolation import described
+
             raise self._offer.owner.error(f"it failed: {described(error)}") from error
         finally:
             answers.close()

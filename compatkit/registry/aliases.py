@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
@@ -21,8 +21,9 @@ from compatkit.registry.authorship import Author, author_in
 from compatkit.registry.log import LIMIT, NUMBER, Log, names_in, now
 from compatkit.registry.names import Version, check_alias
 from compatkit.registry.os_errors import environment
-from compatkit.registry.settings import SettingsInForce, rules_of
-from compatkit.registry.signing.signatures import Signatures
+
+if TYPE_CHECKING:
+    from compatkit.registry.settings import SettingsInForce
 
 
 class Anything(Enum):
@@ -126,6 +127,8 @@ class Aliases:
             NotAllowed: The settings of the registry protect the alias from this author.
             EnvironmentFailure: Disk full, no permission to write, ...
         """
+        from compatkit.registry.settings import rules_of
+
         log, last = self._log(alias), 0
         author = author or Author.of()
         fields, rules = author.fields(), rules_of(self.root)
@@ -155,6 +158,8 @@ class Aliases:
         return Log(self.root, self.folder / "@log" / check_alias(alias))
 
     def _current(self, alias: str, log: Log, numbers: list[int], pointer: bytes | None) -> str | None:
+        from compatkit.registry.settings import rules_of
+
         rules = rules_of(self.root)
         is_protected = rules.settings.protects(alias)
         for number in reversed(numbers):
@@ -170,6 +175,8 @@ class Aliases:
 
     def _is_signed(self, log: Log, number: int, rules: SettingsInForce) -> bool:
         """Return whether a maintainer signed a move; others of a protected alias do not count."""
+        from compatkit.registry.signing.signatures import Signatures
+
         data = log.read(number) or b""
         path = log.path(number).relative_to(self.root).as_posix()
         try:

@@ -7,7 +7,6 @@ signs.
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -17,7 +16,6 @@ import attrs
 
 from compatkit.foundation.codec import digest as digest_of
 from compatkit.registry.log import BeforeChange
-from compatkit.registry.signing.signatures import Signatures
 
 if TYPE_CHECKING:
     from compatkit.registry.signing.private_keys import SigningKey
@@ -77,6 +75,8 @@ class Author:
         """
         if self.key is None:
             return None
+        from compatkit.registry.signing.signatures import Signatures
+
         key, signatures = self.key, Signatures(root)
 
         def sign(path: str, data: bytes) -> None:
@@ -94,6 +94,8 @@ class Author:
             label: ``name@version``.
         """
         if self.key is not None:
+            from compatkit.registry.signing.signatures import Signatures
+
             Signatures(root).add(digest, self.key.sign(digest, label).to_bytes())
 
 
@@ -119,6 +121,8 @@ def _user() -> str:
 @lru_cache
 def _commit(folder: str) -> str:
     """Return the commit that was checked out in a folder when it was first asked for."""
+    import subprocess
+
     try:
         done = subprocess.run(
             ["git", "-C", folder, "rev-parse", "HEAD"],

@@ -11,11 +11,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import attrs
 
-from compatkit.contracts.manifest import Edge
 from compatkit.errors import IntegrityError, UsageError
 from compatkit.foundation.codec import digest as digest_of
 from compatkit.foundation.mounts import is_local
@@ -23,6 +22,9 @@ from compatkit.registry import disk as durable
 from compatkit.registry.local_cache import LocalCache, Stamp
 from compatkit.registry.names import check_digest
 from compatkit.registry.os_errors import environment
+
+if TYPE_CHECKING:
+    from compatkit.contracts.manifest import Edge
 
 Verify = Literal["auto", "always", "never"]
 Buffer = bytes | bytearray | memoryview
@@ -94,6 +96,8 @@ class Objects:
         Raises:
             EnvironmentFailure: Disk full, no permission to write, ...; nothing is stored.
         """
+        from compatkit.contracts.manifest import Edge
+
         size = sum(len(piece) for piece in pieces)
         if size >= LARGE:
             with environment("write below", self.root):

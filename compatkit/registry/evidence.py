@@ -27,7 +27,6 @@ from compatkit.registry.blobs import Objects
 from compatkit.registry.layout import check_own
 from compatkit.registry.local_cache import LocalCache
 from compatkit.registry.os_errors import environment
-from compatkit.registry.signing.signatures import Signatures
 
 if TYPE_CHECKING:
     from compatkit.registry.signing.private_keys import SigningKey
@@ -214,6 +213,7 @@ class Evidence:
         if self.trusted is None or not results:
             return results
         from compatkit.registry.signing.checks import check_signature
+        from compatkit.registry.signing.signatures import Signatures
 
         signatures, trusted = Signatures(self.root), self.trusted
         signed = [
@@ -252,6 +252,8 @@ class Evidence:
         folder = self._folder(extractor, head) / key_of(dict(conditions))
         path, line = folder / _hexadecimal(edge.blob), f"{edge.blob}\n".encode()
         if (key := self.key()) is not None:
+            from compatkit.registry.signing.signatures import Signatures
+
             Signatures(self.root).add(edge.blob, key.sign(edge.blob, None).to_bytes())
         with environment("write", folder):
             created = durable.create_once(

@@ -19,7 +19,7 @@ import attrs
 from compatkit.errors import InvalidName
 from compatkit.registry.layout import MARKER, REFS_FILE
 from compatkit.registry.names import Version, check_alias, check_name, check_segment
-from compatkit.registry.policylog import parse_file as parse_policy_file
+from compatkit.registry.policy_scopes import parse_file as parse_policy_file
 from compatkit.registry.publications import FOLDER as PUBLISHED
 from compatkit.registry.settings import FOLDER as SETTINGS
 from compatkit.registry.signing.signatures import FILE as SIGNATURE

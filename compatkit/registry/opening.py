@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from compatkit.errors import UsageError
 from compatkit.foundation.addresses import is_remote, local
 from compatkit.registry.layout import VARIABLE, locate
-from compatkit.registry.signing.private_keys import SigningKey
-from compatkit.registry.signing.trust import Trusted
 from compatkit.registry.store import Store
+
+if TYPE_CHECKING:
+    from compatkit.registry.signing.private_keys import SigningKey
+    from compatkit.registry.signing.trust import Trusted
 
 
 class HasStore(Protocol):

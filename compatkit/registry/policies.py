@@ -1,13 +1,12 @@
 """Compatibility policies: the released parts that a new version must work with, and how that is measured.
 
-The scope of a policy is a name, or a glob over full names. If several scopes match a name, the most specific counts.
+If the scopes of several match a name, the most specific counts.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
-from fnmatch import fnmatchcase
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, get_args
 
 import attrs
@@ -16,7 +15,7 @@ from compatkit.contracts.batchnorm import DEFAULT, POLICIES, is_policy
 from compatkit.errors import FormatError, InvalidName, UsageError
 from compatkit.foundation.codec import dumps, loads
 from compatkit.foundation.json_fields import key_of
-from compatkit.registry.names import check_name
+from compatkit.registry.policy_scopes import MAX_LENGTH, check_scope
 
 Mode = Literal[
     "none", "backward", "backward_transitive", "forward", "forward_transitive", "full", "full_transitive"
@@ -25,54 +24,8 @@ MODES: tuple[Mode, ...] = get_args(Mode)
 KINDS = ("extractor", "head")
 """Kinds of components that policies apply to."""
 SCHEMA = 1
-MAX_LENGTH = 200
-"""Maximum length of a scope: it is part of a file name, in which ``/``, ``*`` and ``?`` take three characters each."""
-WILDCARDS = "*?"
 MAX_INTEGER = 2**31 - 1
 """Maximum of sample caps, seeds and batch sizes."""
-
-_SCOPE = re.compile(
-    r"[a-z0-9*?](?:[a-z0-9._*?-]*[a-z0-9*?])?(?:/[a-z0-9*?](?:[a-z0-9._*?-]*[a-z0-9*?])?){0,2}"
-)
-
-
-def check_scope(scope: str) -> str:
-    """Return the stored form of a scope: ``digits/`` becomes ``digits/*``.
-
-    Raises:
-        InvalidName: ``scope`` is neither a component name nor a glob (``*``, ``?``) that could match one.
-    """
-    text = f"{scope}*" if isinstance(scope, str) and scope.endswith("/") else scope
-    if isinstance(text, str) and not set(WILDCARDS) & set(text):
-        return check_name(text)
-    if not isinstance(text, str) or len(text) > MAX_LENGTH or ".." in text or not _SCOPE.fullmatch(text):
-        raise InvalidName(
-            f"scope {scope!r:.100} is not valid: give a component name such as 'digits/mnist.extractor', a prefix such "
-            f"as 'digits/', or a glob of at most {MAX_LENGTH} characters such as 'digits/*.extractor'.",
-            subject=scope,
-        )
-    return text
-
-
-def matches(scope: str, name: str) -> bool:
-    """Return whether a policy's scope matches the name of a component."""
-    return scope == name or fnmatchcase(name, scope)
-
-
-def by_specificity(scopes: Iterable[str]) -> list[str]:
-    """Sort scopes, the most specific first.
-
-    Names come before globs. Globs are sorted by the number of characters before the first wildcard (more first), the
-    number of other characters (more first), the number of wildcards (fewer first), and the alphabet. There are no ties.
-    """
-    return sorted(scopes, key=_rank)
-
-
-def _rank(scope: str) -> tuple[int, int, int, int, str]:
-    literal = [character for character in scope if character not in WILDCARDS]
-    wild = len(scope) - len(literal)
-    first = next((position for position, character in enumerate(scope) if character in WILDCARDS), len(scope))
-    return (1 if wild else 0, -first, -len(literal), wild, scope)
 
 
 def _validator(is_valid: Callable[[Any], object], expected: str) -> Any:

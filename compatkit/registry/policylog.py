@@ -6,7 +6,6 @@ unchanged policy. If the last entry is damaged, nothing in its scope can be publ
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,12 +16,16 @@ from compatkit.registry.aliases import ANY, Anything
 from compatkit.registry.authorship import Author, author_in
 from compatkit.registry.log import LIMIT, Log, names_in, now
 from compatkit.registry.names import Reference
-from compatkit.registry.policies import Policy, by_specificity, check_scope, from_bytes, matches, to_bytes
+from compatkit.registry.policies import Policy, from_bytes, to_bytes
+from compatkit.registry.policy_scopes import (
+    FOLDER,
+    by_specificity,
+    check_scope,
+    file_name,
+    matches,
+    parse_file,
+)
 from compatkit.registry.settings import rules_of
-
-FOLDER = "policies"
-_FILE = re.compile(r"([^@]+)@([1-9][0-9]{0,8})")
-_ESCAPES = {"/": "%2f", "*": "%2a", "?": "%3f"}
 
 
 @attrs.frozen
@@ -242,23 +245,6 @@ def _check_expected(scope: str, current: Revision | None, expected: int | Policy
         )
 
 
-def file_name(scope: str, number: int | str) -> str:
-    """Return the file name of a change.
-
-    Args:
-        scope: Component name, or glob over full names.
-        number: Number of the change; empty for the common prefix of all changes.
-    """
-    return f"{_encoded(scope)}@{number}"
-
-
-def parse_file(name: str) -> tuple[str, int] | None:
-    """Return the scope and number in a file name; None for other files."""
-    match = _FILE.fullmatch(name)
-    scope = _decoded(match[1]) if match is not None else None
-    return None if match is None or scope is None else (scope, int(match[2]))
-
-
 def parse_revision(content: bytes, scope: str, number: int) -> Revision:
     """Return the change stored in a file.
 
@@ -280,19 +266,3 @@ def parse_revision(content: bytes, scope: str, number: int) -> Revision:
     if policy is not None and policy.scope != scope:
         raise FormatError(f"the policy is for the scope {policy.scope!r}.")
     return Revision(scope, number, policy, time, admitted, *author_in(author))
-
-
-def _encoded(scope: str) -> str:
-    return "".join(_ESCAPES.get(character, character) for character in scope)
-
-
-def _decoded(text: str) -> str | None:
-    """Return the scope in a file name; None for other files."""
-    plain = text
-    for character, escaped in _ESCAPES.items():
-        plain = plain.replace(escaped, character)
-    try:
-        scope = check_scope(plain)
-    except InvalidName:
-        return None
-    return scope if _encoded(scope) == text else None

@@ -13,7 +13,6 @@ from compatkit.foundation.codec import MAX_BYTES, loads
 from compatkit.foundation.codec import digest as digest_of
 from compatkit.registry.blobs import Objects
 from compatkit.registry.document_graph import edges, walk
-from compatkit.registry.remotes.fetching import fetch_payload
 
 
 @attrs.frozen
@@ -55,7 +54,11 @@ class RequiredBlobs:
         """
         if data is not None and not self.objects.retain(digest_of(data)):
             self.objects.put(data)
-        fetch_payload(self.objects, self.identity, self.manifest.payload, self.name)
+        payload = self.manifest.payload
+        if self.objects.size(payload.file.blob) is None:
+            from compatkit.registry.remotes.fetching import fetch_payload  # imports half of the remotes
+
+            fetch_payload(self.objects, self.identity, payload, self.name)
         for edge, size in self._edges:
             if not self.objects.retain(edge):
                 raise IntegrityError(

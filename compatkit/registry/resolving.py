@@ -7,7 +7,6 @@ from fnmatch import fnmatchcase
 
 from compatkit.errors import NotFound, UsageError, near
 from compatkit.registry.aliases import Aliases
-from compatkit.registry.drop_records import drop_log, last_drop
 from compatkit.registry.names import Reference, Version, check_name
 from compatkit.registry.refs import References
 
@@ -151,6 +150,8 @@ def wrong_kind(reference: Reference, kind: str, expected: Sequence[str], pattern
 def _pinned(references: References, name: str, version: Version) -> Reference:
     digest = references.digest(name, version)
     if digest is None:
+        from compatkit.registry.drop_records import drop_log, last_drop
+
         dropped = last_drop(drop_log(references, name, version))
         if dropped is not None:
             raise NotFound(

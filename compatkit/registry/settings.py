@@ -19,8 +19,6 @@ from compatkit.foundation.codec import digest as digest_of
 from compatkit.foundation.codec import dumps, loads
 from compatkit.registry.layout import inspect
 from compatkit.registry.log import LIMIT, Log, names_in, now
-from compatkit.registry.signing.envelope import KEY_ID
-from compatkit.registry.signing.signatures import Signatures
 
 if TYPE_CHECKING:
     from compatkit.registry.authorship import Author
@@ -36,6 +34,10 @@ ReadSignatures = Callable[[str, "Trusted"], Iterable[bytes]]
 
 
 def _keys(instance: object, field: attrs.Attribute[Any], value: Any) -> None:
+    if not value:
+        return
+    from compatkit.registry.signing.envelope import KEY_ID
+
     for key in value:
         if not isinstance(key, str) or not KEY_ID.fullmatch(key):
             raise UsageError(
@@ -203,6 +205,8 @@ def rules_of(root: Path) -> SettingsInForce:
     names = names_in(root / FOLDER, root)
     if not names:
         return SettingsInForce(SettingsChange(0, RegistrySettings()))
+    from compatkit.registry.signing.signatures import Signatures
+
     log, signatures = Log(root, root / FOLDER), Signatures(root)
     contents = {number: log.read(number) or b"" for number in log.numbers()[:MAX_ENTRIES]}
     return rules_from(inspect(root).id, contents, signatures.of)

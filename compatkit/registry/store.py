@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from compatkit.contracts.manifest import Edge, Manifest, Payload, from_bytes, function_digest, manifest_digest
 from compatkit.errors import IntegrityError, NotFound, UsageError, VersionUntrue
 from compatkit.foundation import cache
 from compatkit.foundation.addresses import local
@@ -25,13 +24,12 @@ from compatkit.registry.layout import Layout, initialize, inspect, locate
 from compatkit.registry.local_cache import LocalCache
 from compatkit.registry.names import Reference, Version, check_name
 from compatkit.registry.refs import References
-from compatkit.registry.settings import SettingsInForce, rules_of
-from compatkit.registry.signing.signatures import Signatures
 from compatkit.registry.withdrawals import Tombstone
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from compatkit.contracts.manifest import Edge, Manifest, Payload
     from compatkit.registry.evidence import Evidence
     from compatkit.registry.index.lookup import Index
     from compatkit.registry.policies import Policy
@@ -39,7 +37,9 @@ if TYPE_CHECKING:
     from compatkit.registry.publish import PolicyCheck, Publisher
     from compatkit.registry.required_blobs import PayloadSummary
     from compatkit.registry.required_partners import PartnerFinder, PolicyRequirement
+    from compatkit.registry.settings import SettingsInForce
     from compatkit.registry.signing.private_keys import SigningKey
+    from compatkit.registry.signing.signatures import Signatures
     from compatkit.registry.signing.trust import Trusted
 
 
@@ -161,6 +161,8 @@ class Store:
     @property
     def rules(self) -> SettingsInForce:
         """Settings of the registry, read anew."""
+        from compatkit.registry.settings import rules_of
+
         return rules_of(self.root)
 
     @property
@@ -222,6 +224,7 @@ class Store:
         """
         from concurrent.futures import ThreadPoolExecutor
 
+        from compatkit.contracts.manifest import Payload
         from compatkit.registry.required_blobs import PayloadSummary
         from compatkit.registry.weights.tensorchecks import NOT_PUBLISHED, check_values
         from compatkit.registry.weights.tensorfile import pieces_and_digest
@@ -254,6 +257,7 @@ class Store:
             IntegrityError: The file is missing, damaged, or differs from the manifest.
             EnvironmentFailure: The file cannot be read, or weights cannot be fetched.
         """
+        from compatkit.contracts.manifest import Manifest
         from compatkit.registry.weights.tensorfile import deserialize, tensor_digest
 
         payload = component.payload if isinstance(component, Manifest) else component
@@ -337,6 +341,8 @@ class Store:
             version: Version number; None for the smallest required step.
             major: Whether to take the next MAJOR number.
         """
+        from compatkit.contracts.manifest import manifest_digest
+
         number = None if version is None else Version.parse(version)
         return self.finder.requirement(
             check_name(name), manifest, manifest_digest(manifest), number, major=major
@@ -392,6 +398,8 @@ class Store:
     @property
     def signatures(self) -> Signatures:
         """Signatures of manifests, not verified."""
+        from compatkit.registry.signing.signatures import Signatures
+
         return Signatures(self.root)
 
     def resolve(self, reference: str | Reference) -> Reference:
@@ -422,10 +430,14 @@ class Store:
             return self._decoded(digest)
 
     def _read_manifest(self, digest: str) -> Manifest:
+        from compatkit.contracts.manifest import from_bytes
+
         return from_bytes(self.objects.read(digest, max_bytes=MAX_BYTES), what="manifest")
 
     def function_of(self, digest: str) -> str | None:
         """Return the function digest of a manifest; None if it is missing or damaged."""
+        from compatkit.contracts.manifest import function_digest
+
         try:
             return function_digest(self.manifest(digest))
         except (IntegrityError, NotFound):

@@ -13,11 +13,10 @@ import attrs
 from compatkit.contracts.evidence import Part
 from compatkit.foundation.display import Shown, aligned, visible
 from compatkit.reports.changes import ComparedPairs, PairChange, measured
-from compatkit.reports.document import json_text
 from compatkit.reports.grid import CellGrid
 from compatkit.reports.tabular import Tabular
 from compatkit.reports.wording import setting_name, setting_text, signed
-from compatkit.reports.writing import write, write_optional
+from compatkit.reports.writing import json_text, write, write_optional
 
 SCHEMA = 1
 SHOWN = 10

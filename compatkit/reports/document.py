@@ -14,6 +14,7 @@ from compatkit.contracts.evidence import Cell, Part
 from compatkit.errors import CompatkitError, FormatError
 from compatkit.foundation.codec import structure
 from compatkit.reports.grid import CellGrid
+from compatkit.reports.writing import json_text
 
 GridType = typing.TypeVar("GridType", bound=CellGrid)
 SCHEMA = 1
@@ -63,17 +64,6 @@ def render(matrix: CellGrid, *, indent: int | None = 2) -> str:
         for cell in value["cells"]
     ]
     return json_text(value, indent)
-
-
-def json_text(value: Any, indent: int | None = 2) -> str:
-    """Return JSON that UTF-8 can encode: lone surrogates are written as escapes, and read back as surrogates.
-
-    Args:
-        value: JSON values.
-        indent: Spaces per level; None for one line.
-    """
-    text = json.dumps(value, ensure_ascii=False, allow_nan=False, indent=indent)
-    return text.encode("utf-8", "backslashreplace").decode("utf-8") + "\n"
 
 
 def parse(text: str | bytes, kind: type[GridType]) -> GridType:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import attrs
 
-from compatkit.contracts.evidence import Cell, Grade, Part, Rung, State
+from compatkit.contracts.evidence import Cell, Part, Rung, State
+from compatkit.contracts.grades import Grade
 from compatkit.contracts.report import Promise, Wiring
 from compatkit.errors import UnknownName, UsageError, near, suggest
 from compatkit.foundation.arguments import checks_arguments

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import json
 import os
@@ -160,6 +159,8 @@ def csv_text(rows: Sequence[Row], columns: Sequence[str]) -> str:
         columns: Names of the columns in order.
     """
     buffer = io.StringIO(newline="")
+    import csv
+
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(map(_csv_cell, columns))
     writer.writerows([_csv_cell(row.get(name)) for name in columns] for row in rows)

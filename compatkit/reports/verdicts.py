@@ -12,11 +12,9 @@ from compatkit.contracts.batchnorm import DEFAULT, check_policy
 from compatkit.contracts.check import check_pairs
 from compatkit.contracts.report import EQUAL_SHAPES, Finding, PairSummaries, display_severity
 from compatkit.foundation.arguments import checks_arguments
-from compatkit.reports.document import json_text
-from compatkit.reports.markdown import escape, row
 from compatkit.reports.tabular import Tabular
 from compatkit.reports.wording import verdict_of_word
-from compatkit.reports.writing import write_optional
+from compatkit.reports.writing import json_text, write_optional
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -68,6 +66,8 @@ class Verdicts(PairSummaries, Tabular):
         Raises:
             EnvironmentFailure: The file cannot be written.
         """
+        from compatkit.reports.markdown import escape, row
+
         counts = self.counts()
         lines = ["## Verdicts of the contracts", "", escape(self.summary()), ""]
         lines.append(row("extractor \\\\ head", *map(escape, self.heads)))

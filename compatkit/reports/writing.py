@@ -1,12 +1,13 @@
-"""Write reports atomically."""
+"""Write reports as JSON, and files atomically."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
-import secrets
 import stat
 from pathlib import Path
+from typing import Any
 
 from compatkit.errors import EnvironmentFailure
 from compatkit.foundation.addresses import local
@@ -69,6 +70,8 @@ def _is_stream(target: Path) -> bool:
 
 
 def _replace(target: Path, data: bytes) -> None:
+    import secrets
+
     temporary = target.parent / f".report-{secrets.token_hex(8)}.tmp"
     # os.open, not tempfile: the file then gets the permissions of the user's umask.
     descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY | getattr(os, "O_BINARY", 0), 0o666)
@@ -82,3 +85,14 @@ def _replace(target: Path, data: bytes) -> None:
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise
+
+
+def json_text(value: Any, indent: int | None = 2) -> str:
+    """Return JSON that UTF-8 can encode: lone surrogates are written as escapes, and read back as surrogates.
+
+    Args:
+        value: JSON values.
+        indent: Spaces per level; None for one line.
+    """
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, indent=indent)
+    return text.encode("utf-8", "backslashreplace").decode("utf-8") + "\n"

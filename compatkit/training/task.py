@@ -13,8 +13,9 @@ from torch import Tensor
 
 from compatkit.adapters.augmentation import MOVING, PRESETS, check_arguments
 from compatkit.adapters.builders import builder_for, check_model
-from compatkit.contracts.contract import HEADS, MAX_WIDTH
+from compatkit.contracts.contract import MAX_WIDTH
 from compatkit.contracts.image_size import image_size
+from compatkit.contracts.kinds import HEADS
 from compatkit.data.dataset import DataSet
 from compatkit.errors import UsageError, suggest, type_of
 from compatkit.evaluation.component import Component

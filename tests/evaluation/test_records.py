@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from measured import cell, settings
 
-from compatkit.contracts.evidence import Cell, Figure, Grade, weak_or_compatible
+from compatkit.contracts.evidence import Cell, Figure, weak_or_compatible
+from compatkit.contracts.grades import Grade
 from compatkit.errors import FormatError
 from compatkit.evaluation.records import SHOWN_DAMAGED, Cells, record
 from compatkit.foundation.codec import dumps, loads

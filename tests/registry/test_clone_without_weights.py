@@ -22,16 +22,16 @@ from far import EXTRACTOR, HEAD, Fault, content
 import compatkit as ck
 from compatkit.contracts.manifest import Parent
 from compatkit.errors import EnvironmentFailure, IntegrityError, UsageError
+from compatkit.foundation.configuration import configuration
 from compatkit.registry import disk as durable
 from compatkit.registry.blobs import blob_path
 from compatkit.registry.copy.settings import TransferSettings
 from compatkit.registry.maintenance.check import examine
 from compatkit.registry.maintenance.gc import plan
-from compatkit.registry.remotes.fetching import sources
 from compatkit.registry.remotes.named import SavedRemote
 from compatkit.registry.remotes.pushpull import clone, import_components, pull, push
+from compatkit.registry.remotes.sources import sources
 from compatkit.registry.second_names import copy
-from compatkit.registry.signing.trust import configuration
 from compatkit.registry.store import Store
 from compatkit.registry.usage import usage
 

@@ -19,7 +19,7 @@ from compatkit.contracts.manifest import to_bytes
 from compatkit.foundation.codec import digest
 from compatkit.registry.index import stamps
 from compatkit.registry.index.lookup import Index
-from compatkit.registry.index.search import Query
+from compatkit.registry.index.query import Query
 
 NAMES = ("a", "a/b", "a/b/c", "b")
 VERSIONS = ("0.9.0", "1.0.0", "1.1.0", "10.0.0")

@@ -19,7 +19,7 @@ from compatkit.registry.layout_scan import (
     scan,
 )
 from compatkit.registry.names import Version
-from compatkit.registry.policylog import file_name
+from compatkit.registry.policy_scopes import file_name
 
 
 @pytest.fixture

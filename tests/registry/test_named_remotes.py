@@ -13,12 +13,12 @@ from far import EXTRACTOR, HEAD, content
 
 import compatkit as ck
 from compatkit.errors import FormatError, LayoutError, UnknownName, UsageError
+from compatkit.foundation.configuration import configuration
 from compatkit.registry.copy.settings import TransferSettings
 from compatkit.registry.remotes import address, named
 from compatkit.registry.remotes.named import SavedRemote
 from compatkit.registry.remotes.pushpull import clone, pull, push
 from compatkit.registry.signing.signer import sign
-from compatkit.registry.signing.trust import configuration
 from compatkit.registry.store import Store
 
 

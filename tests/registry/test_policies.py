@@ -18,16 +18,8 @@ from compatkit.errors import FormatError, IntegrityError, InvalidName, PolicyMov
 from compatkit.foundation.codec import dumps
 from compatkit.registry import disk as durable
 from compatkit.registry.maintenance.gc import plan
-from compatkit.registry.policies import (
-    MODES,
-    Images,
-    Policy,
-    by_specificity,
-    check_scope,
-    from_bytes,
-    matches,
-    to_bytes,
-)
+from compatkit.registry.policies import MODES, Images, Policy, from_bytes, to_bytes
+from compatkit.registry.policy_scopes import by_specificity, check_scope, matches
 from compatkit.registry.policylog import PolicyLog
 from compatkit.registry.store import Store
 

@@ -29,7 +29,7 @@ from compatkit.foundation.codec import dumps
 from compatkit.registry.blobs import blob_path
 from compatkit.registry.dropping import drop
 from compatkit.registry.history import log
-from compatkit.registry.index.search import Query
+from compatkit.registry.index.query import Query
 from compatkit.registry.maintenance.check import examine
 from compatkit.registry.maintenance.gc import plan
 from compatkit.registry.remotes import named

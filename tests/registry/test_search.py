@@ -18,9 +18,11 @@ from compatkit.contracts.labels import spelling
 from compatkit.contracts.manifest import About, Manifest, from_bytes, to_bytes
 from compatkit.errors import FormatError, NotFound, UsageError
 from compatkit.foundation.codec import dumps, unstructure
+from compatkit.foundation.spelling import normalize_name
 from compatkit.registry.index.lookup import Index
 from compatkit.registry.index.properties import properties_of
-from compatkit.registry.index.search import Query, glob, normalize_name
+from compatkit.registry.index.query import Query
+from compatkit.registry.index.search import glob
 
 
 def with_contract(manifest: Manifest, **changes: Any) -> Manifest:

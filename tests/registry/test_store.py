@@ -382,6 +382,8 @@ def test_a_second_read_of_a_manifest_decodes_nothing(
     reference = publish(store, "a")
     again = Store.open(store.root)
     first = again.manifest(str(reference))
-    monkeypatch.setattr("compatkit.registry.store.from_bytes", lambda *_, **__: pytest.fail("decoded again"))
+    monkeypatch.setattr(
+        "compatkit.contracts.manifest.from_bytes", lambda *_, **__: pytest.fail("decoded again")
+    )
     assert again.manifest(str(reference)) is first
     assert again.manifest(str(reference.digest)) is first

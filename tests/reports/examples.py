@@ -6,7 +6,8 @@ import hashlib
 import math
 import random
 
-from compatkit.contracts.evidence import Cell, Figure, Grade, Part
+from compatkit.contracts.evidence import Cell, Figure, Part
+from compatkit.contracts.grades import Grade
 from compatkit.reports.matrix import Matrix
 
 DIGITS = tuple("0123456789")

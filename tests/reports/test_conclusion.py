@@ -5,7 +5,8 @@ from __future__ import annotations
 import attrs
 import pytest
 
-from compatkit.contracts.evidence import Cell, Grade
+from compatkit.contracts.evidence import Cell
+from compatkit.contracts.grades import Grade
 from compatkit.reports.conclusion import conclusion, scale_of
 from compatkit.reports.matrix import Matrix
 from compatkit.reports.page import render

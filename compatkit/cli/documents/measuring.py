@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from compatkit.components.bridges.ladder import Bridge, RungResult
-from compatkit.components.bridges.published import BridgeRecord
+from compatkit.components.bridges.records import BridgeRecord
 from compatkit.components.outcomes import PolicyOutcome
 from compatkit.contracts.contract import Blueprint
 from compatkit.contracts.evidence import Cell, Figure

@@ -74,8 +74,6 @@ def chosen_rungs(names: Sequence[str] | None, labeled: bool) -> list[str]:
     return sorted(dict.fromkeys(known), key=lambda name: RUNGS.index(name) if name in RUNGS else len(RUNGS))
 
 
-BRIDGED = "head"
-"""Key of a judgment for the digest of the original head, which a refitted one replaces."""
 REESTIMATING = ("batch", "reestimate")
 """Batch-norm policies with statistics of the actual features."""
 

@@ -1,28 +1,27 @@
-"""Published bridges of a registry with their judgments, and new bridges for many pairs."""
+"""Published bridges of a registry, and new bridges for many pairs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import attrs
 
 from compatkit.components.bridges.ladder import (
     BEST,
     BEST_OF,
-    BRIDGED,
     LABELED,
     WITHOUT_ADAPTER,
     chosen_rungs,
 )
 from compatkit.components.bridges.pairs import BridgedPairs, Pair, names_of_pairs, not_inserting
+from compatkit.components.bridges.records import BridgeRecord, recorded
 from compatkit.components.bridges.sets import bridge_pairs
 from compatkit.components.loading import PartLoader
 from compatkit.errors import DataError, UsageError, type_of
 from compatkit.foundation.arguments import checks_arguments
 from compatkit.plugins.launching import Launcher
-from compatkit.registry.names import Reference
 from compatkit.registry.second_names import check_kind
 from compatkit.registry.store import Store
 
@@ -31,50 +30,6 @@ if TYPE_CHECKING:
     from compatkit.data.dataset import Split
     from compatkit.evaluation.component import Component
     from compatkit.evaluation.conditions import Progress
-
-
-@attrs.frozen
-class BridgeRecord:
-    """A published bridge.
-
-    Attributes:
-        reference: ``name@version`` of the recombination.
-        rung: Its rung.
-        agreement: Share of held-out images with the prediction of the head's own network.
-        held_out: Number of held-out images.
-        says: ``"fit"``, ``"doubtful"`` or ``"no fit"``.
-    """
-
-    reference: str
-    rung: str
-    agreement: float
-    held_out: int
-    says: str
-
-    def __str__(self) -> str:
-        return (
-            f"{self.reference} bridges them through {self.rung}: agreement {self.agreement:.3f} on "
-            f"{self.held_out:,} images held out, {self.says}"
-        )
-
-    def to_json(self) -> dict[str, Any]:
-        """Return JSON values."""
-        return attrs.asdict(self)
-
-
-def recorded(store: Store, extractor: Reference, head: Reference) -> Iterator[BridgeRecord]:
-    """Yield the bridges between two parts that are not withdrawn, by name and ascending version.
-
-    Args:
-        store: Store of the registry.
-        extractor: Resolved reference of the extractor.
-        head: Resolved reference of the original head.
-    """
-    for reference in store.index.search(kind="recombination", parent=str(extractor.digest)):
-        judged = store.manifest(str(reference)).training.get("bridge")
-        if isinstance(judged, dict) and judged.get(BRIDGED) == head.digest and "agreement" in judged:
-            values = {name: judged[name] for name in ("rung", "agreement", "held_out", "says")}
-            yield BridgeRecord(str(reference), **values)
 
 
 @checks_arguments

@@ -9,7 +9,8 @@ import attrs
 
 from compatkit.components.bridges.candidates import Candidate
 from compatkit.components.bridges.inputs import BridgeInputs
-from compatkit.components.bridges.ladder import BRIDGED, Bridge, RungResult
+from compatkit.components.bridges.ladder import Bridge, RungResult
+from compatkit.components.bridges.records import BRIDGED
 from compatkit.components.loading import load
 from compatkit.components.recombinations import publish_recombination
 from compatkit.components.registering import register

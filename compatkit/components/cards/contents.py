@@ -9,8 +9,8 @@ import attrs
 
 from compatkit.contracts.batchnorm import DEFAULT
 from compatkit.contracts.check import check
-from compatkit.contracts.contract import EXTRACTORS, HEADS
 from compatkit.contracts.evidence import Cell
+from compatkit.contracts.kinds import EXTRACTORS, HEADS
 from compatkit.contracts.manifest import Manifest, from_bytes, function_digest
 from compatkit.contracts.report import Report
 from compatkit.errors import CompatkitError, EnvironmentFailure, FormatError, NotFound

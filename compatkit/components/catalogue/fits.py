@@ -9,8 +9,8 @@ from typing import Any
 from compatkit.components.catalogue.results import KeptResult
 from compatkit.components.catalogue.snapshot import Snapshot
 from compatkit.components.catalogue.texts import line, rows_of
-from compatkit.contracts.contract import EXTRACTORS, HEADS
 from compatkit.contracts.evidence import METRIC, METRIC_VERSION
+from compatkit.contracts.kinds import EXTRACTORS, HEADS
 from compatkit.registry.index.search import SearchResult
 from compatkit.reports import wording
 from compatkit.reports.contracts import short_digest

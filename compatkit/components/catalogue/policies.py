@@ -12,7 +12,7 @@ from compatkit.contracts.manifest import Manifest
 from compatkit.errors import CompatkitError
 from compatkit.registry.index.search import SearchResult
 from compatkit.registry.names import Reference, Version
-from compatkit.registry.policies import matches
+from compatkit.registry.policy_scopes import matches
 from compatkit.registry.policylog import Revision
 from compatkit.registry.store import Store
 

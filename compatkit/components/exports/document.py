@@ -8,8 +8,9 @@ from typing import Any, Literal
 import attrs
 
 from compatkit.contracts.batchnorm import is_policy
-from compatkit.contracts.contract import Blueprint, Contract, Kind
+from compatkit.contracts.contract import Blueprint, Contract
 from compatkit.contracts.contract_rules import check_contract
+from compatkit.contracts.kinds import Kind
 from compatkit.contracts.manifest import About
 from compatkit.errors import FormatError
 from compatkit.foundation.codec import decode, dumps

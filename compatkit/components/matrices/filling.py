@@ -20,8 +20,8 @@ from compatkit.components.matrices.cells import STATES, Pairs
 from compatkit.components.matrices.filters import parse
 from compatkit.components.matrices.metrics import MatrixMetrics
 from compatkit.components.matrices.recorded import Pair, recorded_cells
-from compatkit.contracts.contract import HEADS
 from compatkit.contracts.evidence import Cell
+from compatkit.contracts.kinds import HEADS
 from compatkit.evaluation.component import Component
 from compatkit.evaluation.conditions import Conditions, ImageFacts, Progress
 from compatkit.evaluation.records import keep

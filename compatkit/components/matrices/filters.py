@@ -13,7 +13,8 @@ from typing import get_args
 
 import attrs
 
-from compatkit.contracts.evidence import Cell, Grade, State
+from compatkit.contracts.evidence import Cell, State
+from compatkit.contracts.grades import Grade
 from compatkit.contracts.report import Promise, Wiring
 from compatkit.errors import UsageError, suggest
 from compatkit.foundation.arguments import texts_of

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import attrs
 
@@ -24,12 +24,15 @@ from compatkit.registry import Progress, resolving
 from compatkit.registry.aliases import Aliases
 from compatkit.registry.blobs import Objects
 from compatkit.registry.index import search
-from compatkit.registry.index.search import Query, SearchResult
 from compatkit.registry.index.sync import Sync
 from compatkit.registry.index.tables import FILE, SCHEMA, TIMEOUT_SECONDS
 from compatkit.registry.names import Reference
 from compatkit.registry.refs import References
 from compatkit.registry.sqlite_cache import SqliteCache
+
+if TYPE_CHECKING:
+    from compatkit.registry.index.query import Query
+    from compatkit.registry.index.search import SearchResult
 
 _COUNTS = (
     "SELECT (SELECT count(DISTINCT name) FROM versions), (SELECT count(*) FROM versions),"
@@ -242,6 +245,8 @@ class Index:
         self.file.close()
 
     def _query(self, query: Query | None, filters: dict[str, Any]) -> Query:
+        from compatkit.registry.index.query import Query
+
         known = attrs.fields_dict(Query)
         if query is not None and filters:
             raise UsageError("pass either a query or its fields, not both.")

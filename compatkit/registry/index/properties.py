@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import attrs
 
 from compatkit.contracts.manifest import from_bytes
-from compatkit.registry.index.search import normalize_name, normalize_text
+from compatkit.foundation.spelling import normalize_name, normalize_text
 
 
 @attrs.frozen

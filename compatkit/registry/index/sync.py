@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from hashlib import sha256
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
@@ -21,11 +21,13 @@ from compatkit.errors import CompatkitError, IntegrityError
 from compatkit.foundation.codec import MAX_BYTES
 from compatkit.registry import Progress
 from compatkit.registry.blobs import Objects
-from compatkit.registry.index.properties import ManifestProperties, properties_of
 from compatkit.registry.index.stamps import pulse, versions_state
 from compatkit.registry.index.tables import TABLES
 from compatkit.registry.names import numbers_of
 from compatkit.registry.refs import References
+
+if TYPE_CHECKING:
+    from compatkit.registry.index.properties import ManifestProperties
 
 PROGRESS_STEP = 50
 """Number of names between two reports of progress."""
@@ -137,6 +139,8 @@ class Sync:
         number, error = self.connection.execute(sql, (digest,)).fetchone() or (None, "not read yet")
         if number is not None and error is None:
             return number, True
+        from compatkit.registry.index.properties import properties_of
+
         try:
             data = self.objects.read(digest, max_bytes=MAX_BYTES, quarantine=False)
             properties = properties_of(data, f"manifest {digest}")

@@ -47,7 +47,7 @@ from compatkit.registry.maintenance.references import (
 )
 from compatkit.registry.maintenance.survey import Survey
 from compatkit.registry.names import Version
-from compatkit.registry.remotes.fetching import described
+from compatkit.registry.remotes.sources import described
 from compatkit.registry.settings import FOLDER as SETTINGS
 from compatkit.registry.withdrawals import WITHDRAWALS
 

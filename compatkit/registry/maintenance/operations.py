@@ -22,7 +22,7 @@ from compatkit.registry.maintenance.repair_plan import RepairPlan
 from compatkit.registry.maintenance.retention import RetentionPlan
 from compatkit.registry.maintenance.retention import plan as plan_withdrawals
 from compatkit.registry.opening import AnyRegistry, opened
-from compatkit.registry.remotes.fetching import sources
+from compatkit.registry.remotes.sources import sources
 from compatkit.registry.remotes.verifying import verify_remote
 from compatkit.registry.usage import Usage, usage
 

@@ -12,17 +12,14 @@ from compatkit.contracts.manifest import Manifest
 from compatkit.errors import EnvironmentFailure, IntegrityError, SignatureError
 from compatkit.foundation.codec import digest as digest_of
 from compatkit.registry.aliases import read_move, read_pointer
-from compatkit.registry.drop_records import read_drop
 from compatkit.registry.layout_scan import AliasMove, AliasPointer, PolicyFile, TombstoneFile, VersionFile
 from compatkit.registry.log import LIMIT
 from compatkit.registry.maintenance.survey import NameFiles, Survey
 from compatkit.registry.names import Reference, Version, numbers_of
-from compatkit.registry.policylog import FOLDER, file_name
+from compatkit.registry.policy_scopes import FOLDER, file_name
 from compatkit.registry.refs import digest_in
 from compatkit.registry.settings import rules_of
-from compatkit.registry.signing.envelope import parse
 from compatkit.registry.signing.signatures import Signatures
-from compatkit.registry.version_bumps import why_understated
 from compatkit.registry.withdrawals import entry_path
 
 
@@ -85,6 +82,8 @@ class StepChecks:
         )
         if before == published.digest:
             return
+        from compatkit.registry.version_bumps import why_understated
+
         old, new = self._read(before), self._read(published.digest)
         if old and new and (why := why_understated((below, old), (published.version, new))):
             self._survey.findings.add(
@@ -146,6 +145,8 @@ def check_drops(
         for version, entries in sorted(files.drops.items()):
             if not wanted(name, version):
                 continue
+            from compatkit.registry.drop_records import read_drop
+
             affected, last = (f"{name}@{version}",), None
             for number, entry in sorted(entries.items()):
                 content = survey.read(entry, affected)
@@ -292,6 +293,8 @@ def check_signatures(survey: Survey, users: Callable[[str], tuple[str, ...]]) ->
         content = survey.read(signature, affected)
         if content is None or digest in survey.blobs or affected:
             continue
+        from compatkit.registry.signing.envelope import parse
+
         statement = parse(content)[1]
         entry = survey.content(str(statement.name), LIMIT) if statement.is_change else None
         if entry is None or digest_of(entry) != digest:

@@ -24,7 +24,6 @@ from compatkit.registry.layout_scan import (
     WithdrawalFile,
 )
 from compatkit.registry.maintenance.faults import shown
-from compatkit.registry.policylog import parse_revision
 from compatkit.registry.publications import read_record
 from compatkit.registry.refs import digest_in, read_line
 from compatkit.registry.signing.envelope import LIMIT as SIGNATURE_LIMIT
@@ -63,6 +62,8 @@ def fault_of(entry: RegistryEntry, content: bytes) -> tuple[str, str] | None:
                 f"expected an object with digest, kept, reason and time, got {shown(content)}",
             )
         case PolicyFile():
+            from compatkit.registry.policylog import parse_revision
+
             try:
                 parse_revision(content, entry.scope, entry.number)
             except FormatError as error:

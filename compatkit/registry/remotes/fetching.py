@@ -1,13 +1,7 @@
-"""Weights that a clone left in its remotes, and that are fetched when they are needed.
-
-Which remotes these are stands in the user's configuration, by identity and root of the registry: no file of a registry
-brings about network access.
-"""
+"""Fetch weights that a clone left in its remotes when they are needed."""
 
 from __future__ import annotations
 
-import hashlib
-import os
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from contextvars import ContextVar
@@ -15,7 +9,6 @@ from pathlib import Path
 
 from compatkit.contracts.manifest import Payload
 from compatkit.errors import CompatkitError, IntegrityError, UsageError
-from compatkit.foundation import cache
 from compatkit.foundation.addresses import is_url
 from compatkit.registry import disk as durable
 from compatkit.registry.blobs import Objects
@@ -27,51 +20,10 @@ from compatkit.registry.remotes.files import Files
 from compatkit.registry.remotes.located import open_address
 from compatkit.registry.remotes.named import SavedRemote
 from compatkit.registry.remotes.remote import Remote
-from compatkit.registry.signing.trust import configuration
+from compatkit.registry.remotes.sources import sources
 
 _fetching: ContextVar[frozenset[Path]] = ContextVar("fetching", default=frozenset())
 """Registries for which this thread fetches; two that name each other must not ask in circles."""
-
-
-def sources(root: Path, identity: str) -> list[SavedRemote]:
-    """Return the remotes that a registry fetches missing weights from; none for most registries.
-
-    Args:
-        root: Folder of the registry.
-        identity: Its identity.
-
-    Raises:
-        FormatError: A file is malformed.
-        EnvironmentFailure: A file cannot be read.
-    """
-    folder = _folder(root, identity)
-    with environment("read", folder):
-        names = sorted(os.listdir(folder)) if folder.is_dir() else []
-    remotes = (SavedRemote.read(folder / name) for name in names if name.endswith(".json"))
-    return [remote for remote in remotes if remote is not None]
-
-
-def add_source(root: Path, identity: str, remote: SavedRemote) -> None:
-    """Record a remote that a registry fetches missing weights from.
-
-    Args:
-        root: Folder of the registry.
-        identity: Its identity.
-        remote: Object store or folder that is a registry.
-
-    Raises:
-        EnvironmentFailure: The configuration cannot be written.
-    """
-    name = hashlib.sha256(remote.address.encode()).hexdigest()[:16]
-    remote.write(_folder(root, identity) / f"{name}.json", replace=True)
-
-
-def described(root: Path, identity: str) -> str:
-    """Return the remotes of ``sources`` for messages; empty if there are none, or their record is damaged."""
-    try:
-        return ", ".join(map(str, sources(root, identity)))
-    except IntegrityError:
-        return ""
 
 
 def fetch_payload(objects: Objects, identity: str, payload: Payload, owner: str) -> bool:
@@ -156,9 +108,3 @@ def _opened(remote: SavedRemote, blob: ComponentBlob) -> Iterator[OpenBlob]:
         raise IntegrityError(f"{blob.owner}: {located} lacks {blob.digest}.", subject=blob.digest)
     with opened_file(descriptor, path) as opened:
         yield opened
-
-
-def _folder(root: Path, identity: str) -> Path:
-    if cache.mirrored(root) is not None:
-        return root.parent / "remote"
-    return configuration() / "weights" / cache.folder(root, identity).name

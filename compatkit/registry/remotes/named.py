@@ -18,10 +18,10 @@ import attrs
 from compatkit.errors import CompatkitError, FormatError, UnknownName, UsageError, near
 from compatkit.foundation.addresses import FILES, REMOTE, is_url, normalized, remote_name, shown
 from compatkit.foundation.codec import dumps, loads
+from compatkit.foundation.configuration import configuration
 from compatkit.foundation.credentials import has_secret
 from compatkit.registry import disk as durable
 from compatkit.registry.os_errors import environment
-from compatkit.registry.signing.trust import configuration
 
 LIMIT = 2**16
 """Maximum size of a saved remote in bytes."""

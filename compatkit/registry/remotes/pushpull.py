@@ -21,13 +21,13 @@ from compatkit.registry.layout import FOLDERS, MARKER
 from compatkit.registry.opening import AnyRegistry, open_store_of
 from compatkit.registry.remotes import named
 from compatkit.registry.remotes.address import Located, locate
-from compatkit.registry.remotes.fetching import add_source
 from compatkit.registry.remotes.files import Files
 from compatkit.registry.remotes.located import Packages
 from compatkit.registry.remotes.named import SavedRemote
 from compatkit.registry.remotes.objectstore import Site, SiteFiles
 from compatkit.registry.remotes.packaging import PackageOrigin, write_packages
 from compatkit.registry.remotes.remote import Remote, scratch_folder
+from compatkit.registry.remotes.sources import add_source
 from compatkit.registry.store import Store
 
 

@@ -26,11 +26,11 @@ from compatkit.registry.copy.settings import TransferSettings
 from compatkit.registry.layout import FOLDERS, MARKER
 from compatkit.registry.names import Reference
 from compatkit.registry.os_errors import environment
-from compatkit.registry.remotes.fetching import add_source
 from compatkit.registry.remotes.files import Files
 from compatkit.registry.remotes.located import open_address
 from compatkit.registry.remotes.named import SavedRemote, find
 from compatkit.registry.remotes.remote import Remote
+from compatkit.registry.remotes.sources import add_source
 from compatkit.registry.signing.private_keys import SigningKey
 from compatkit.registry.signing.trust import Trusted
 from compatkit.registry.store import Store

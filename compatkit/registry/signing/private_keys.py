@@ -15,6 +15,7 @@ import attrs
 
 from compatkit.errors import KeyExpired, KeyFileError, KeyTypeError, WrongPassphrase
 from compatkit.foundation.addresses import local
+from compatkit.foundation.configuration import configuration
 from compatkit.registry.layout import MARKER
 from compatkit.registry.os_errors import environment
 from compatkit.registry.signing import dates
@@ -28,7 +29,6 @@ from compatkit.registry.signing.keys import (
     parse_key_file,
     read_small,
 )
-from compatkit.registry.signing.trust import configuration
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey

@@ -25,7 +25,6 @@ from compatkit.foundation.codec import digest as digest_of
 from compatkit.registry import disk as durable
 from compatkit.registry.names import check_digest
 from compatkit.registry.os_errors import environment
-from compatkit.registry.signing.envelope import LIMIT, parse
 
 if TYPE_CHECKING:
     from compatkit.registry.signing.trust import Trusted
@@ -120,6 +119,8 @@ class Signatures:
 
     def read(self, path: Path) -> bytes | None:
         """Return a signature, truncated one byte after the limit; empty if not a plain file, None if missing."""
+        from compatkit.registry.signing.envelope import LIMIT
+
         try:
             return durable.read_finished(path, self.root, limit=LIMIT + 1)
         except IntegrityError:
@@ -144,6 +145,7 @@ def readable(names: Sequence[str], trusted: Trusted | None) -> Sequence[str]:
 
 def is_made_by_its_key(data: bytes) -> bool:
     """Return whether a well-formed signature is by the key that it names; False without ``cryptography``."""
+    from compatkit.registry.signing.envelope import parse
     from compatkit.registry.signing.keys import verifies
 
     envelope, _ = parse(data)
@@ -160,6 +162,8 @@ def file_name(data: bytes, digest: str) -> str:
         MalformedSignature: The signature is malformed.
         OtherDigest: The signature is of another manifest.
     """
+    from compatkit.registry.signing.envelope import parse
+
     envelope, statement = parse(data)
     if statement.digest != digest:
         raise OtherDigest(f"expected a signature of {digest}, got one of {statement.digest}.")

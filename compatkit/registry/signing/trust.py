@@ -23,6 +23,7 @@ import attrs
 from compatkit.errors import FormatError, KeyFileError, UnknownName
 from compatkit.foundation.addresses import local
 from compatkit.foundation.codec import dumps, loads
+from compatkit.foundation.configuration import configuration
 from compatkit.registry import disk as durable
 from compatkit.registry.os_errors import environment
 from compatkit.registry.signing import dates
@@ -259,13 +260,6 @@ def _by_id(keys: Iterable[PublicKey]) -> dict[str, PublicKey]:
         ends = [twin.expires for twin in (before, key) if twin.expires is not None]
         by_id[key.id] = attrs.evolve(before, expires=min(ends) if ends else None)
     return by_id
-
-
-def configuration() -> Path:
-    """Return the user's configuration folder."""
-    from platformdirs import user_config_path
-
-    return user_config_path("compatkit", appauthor=False)
 
 
 def _read_path(path: Path) -> Trusted:
