@@ -18,7 +18,7 @@ from typing import Any
 from packaging.utils import canonicalize_name
 
 from compatkit.errors import PluginError, UnknownName
-from compatkit.plugins.installed import installed, is_own, is_shadowed, package_of, split_name
+from compatkit.plugins.installed import installed, is_own, is_shadowed, own, package_of, split_name
 from compatkit.plugins.isolation import PluginWarning, suggestion
 from compatkit.plugins.loading import KINDS, WITHOUT, Offer, load, own_keys, owner_of
 
@@ -51,6 +51,8 @@ def require(kind: str, name: str) -> str:
     """
     _check_kind(kind)
     package, name = split_name(name, kind)
+    if not package and own(f"{kind}.{name}") is not None:
+        return name
     known = names(kind)
     if package:
         if not _claimed(kind, package, name):
@@ -112,10 +114,10 @@ def providers() -> dict[str, Callable[..., Any]]:
 
 def _claimed(kind: str, package: str, name: str) -> list[EntryPoint]:
     """Return the entry points of a name: compatkit's own if it has one, else all."""
+    if not package and (mine := own(f"{kind}.{name}")) is not None:
+        return [mine]
     claims = installed(name=f"{kind}.{name}")
-    if package:
-        return [point for point in claims if package_of(point) == package]
-    return [point for point in claims if is_own(point)] or claims
+    return [point for point in claims if package_of(point) == package] if package else claims
 
 
 def qualified(point: EntryPoint) -> str:

@@ -21,7 +21,7 @@ from compatkit.hooks import PROJECT
 from compatkit.plugins.files import FileDistribution
 from compatkit.plugins.files import distributions as files
 from compatkit.plugins.isolation import PluginWarning
-from compatkit.plugins.loading import name_and_version, own_keys, owner_of
+from compatkit.plugins.loading import name_and_version, own_keys, own_points, owner_of
 
 RENAMED = {
     "metrics.mutual_neighbours": "metrics.mutual_neighbors",
@@ -54,6 +54,12 @@ def installed(**chosen: Any) -> list[EntryPoint]:
         (point.name, str(attrs.evolve(owner_of(point), plugin="")), point.value): point for point in points
     }
     return [by_key[key] for key in sorted(by_key)]
+
+
+def own(key: str) -> EntryPoint | None:
+    """Return compatkit's own plugin of a key, None if it has none; other distributions are not read."""
+    files()  # imported at the first look-up of any plugin, which tells of names that are compatkit's
+    return own_points().get(key)
 
 
 def _import_path() -> tuple[tuple[str, float | None], ...]:

@@ -7,7 +7,7 @@ import inspect
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import Distribution, EntryPoint, PackageNotFoundError, distribution
 from typing import Any
@@ -198,13 +198,18 @@ def check_key(point: EntryPoint) -> tuple[str, str]:
 
 
 @functools.cache
-def own_keys() -> frozenset[str]:
-    """Return the keys of compatkit's own plugins."""
+def own_points() -> Mapping[str, EntryPoint]:
+    """Return compatkit's own plugins by key; other distributions are not read."""
     try:
         points = distribution(PROJECT).entry_points
     except PackageNotFoundError:  # run from its sources
-        return frozenset()
-    return frozenset(point.name for point in points if point.group == PROJECT)
+        return {}
+    return {point.name: point for point in points if point.group == PROJECT}
+
+
+def own_keys() -> Collection[str]:
+    """Return the keys of compatkit's own plugins."""
+    return own_points().keys()
 
 
 @functools.lru_cache(maxsize=256)

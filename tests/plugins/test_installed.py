@@ -6,6 +6,7 @@ import shutil
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from importlib.metadata import PathDistribution
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,24 @@ def test_a_name_of_compatkit_is_never_another_packages(install: Install):
     lines = {line.name: line for line in listing(check=True) if line.kind == "regularizers"}
     assert (lines["dcc"].status, lines["dcc"].distribution) == ("active", "compatkit")
     assert (lines["my-package:dcc"].status, lines["my-package:dcc"].distribution) == ("active", "My-Package")
+
+
+def test_compatkits_own_is_found_without_reading_other_packages(
+    install: Install, monkeypatch: pytest.MonkeyPatch
+):
+    plugin(install, "demo")
+    read: list[str] = []
+
+    def reading(distribution: PathDistribution, file: str) -> str | None:
+        read.append(distribution.name if file == "entry_points.txt" else "")
+        return text_of(distribution, file)
+
+    text_of = PathDistribution.read_text
+    monkeypatch.setattr(PathDistribution, "read_text", reading)
+    assert find("regularizers", "dcc").distribution == "compatkit"
+    assert {*read} <= {"compatkit", ""}
+    assert find("regularizers", "demo:dcc").distribution == "demo"
+    assert "demo" in read
 
 
 def test_a_run_names_the_other_one_by_its_package(install: Install):
@@ -146,7 +165,10 @@ def test_what_pip_left_behind_is_ignored_and_named_once(install: Install, packag
     (left / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 0.9\n")
     (left / "entry_points.txt").write_text("[compatkit]\nregularizers.dcc = gone\nmetrics.cka = gone\n")
     with pytest.warns(PluginWarning, match="interrupted pip") as message:
-        assert find("regularizers", "dcc").version != "0.9"
+        assert "dcc" in names("regularizers")
     assert len([entry for entry in message if str(left) in str(entry.message)]) == 1
-    assert find("metrics", "cka").distribution == "compatkit"  # told once: this does not warn
+    assert names("metrics")  # told once: this does not warn
+    for kind, name in (("regularizers", "dcc"), ("metrics", "cka")):
+        found = find(kind, name)
+        assert found.distribution == "compatkit" and found.version != "0.9"
     assert not [line for line in listing() if line.version == "0.9" or line.status == "clash"]

@@ -66,7 +66,8 @@ def restored_modes(*modules: nn.Module) -> Iterator[None]:
         yield
     finally:
         for module, mode in modes.items():
-            module.training = mode
+            if module.training is not mode:  # setting an attribute of a module is slow
+                module.training = mode
 
 
 def _restore(buffers: dict[Tensor, Tensor]) -> None:

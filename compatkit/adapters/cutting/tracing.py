@@ -83,7 +83,8 @@ def trace(whole: nn.Module, cut: str, training: bool, images: Tensor | None = No
         # Code that branches on enabled gradients is traced as in training.
         with restored_modes(whole), torch.enable_grad():
             for module in whole.modules():
-                module.training = training
+                if module.training is not training:
+                    module.training = training
             graph = tracer.trace(whole)
         if _generators() != generators:
             raise TraceError("it draws random numbers outside operations on the image")
