@@ -108,52 +108,21 @@ IMAGE_PASSES: tuple[tuple[str, str, float, str, dict[str, Any]], ...] = (
 )
 
 ROWS = (
-    Row(
-        "tiny-step-fit",
-        "a step of a tiny network through `fit`, three idle plugins, everything included, SGD",
-        "bare loop with the same data and optimizer",
-        "us",
-        15,
-        "trainer_overhead:fit_step",
-        why="of 39 to 50 us (58 to 60 before), medians of turns on a shared machine, the loop takes 18 to 24: 6 to 8 "
-        "without plugins, 12 to 16 for nine calls of idle hooks with their guards. The rest lies around the loop: "
-        "keeping results for a row, closing it, the bar, the clock of checkpoints.",
-    ),
-    Row(
-        "tiny-step-loop",
-        "the same step in the trainer's loop alone",
-        "the same bare loop",
-        "us",
-        8,
-        "trainer_overhead:loop_step",
-        why="20 to 23 us (35 before) on a shared machine, most of it for nine calls of idle hooks with their guards: "
-        "after torch has run, Python's code is out of the processor's caches, and a call costs a multiple of its time.",
-    ),
-    Row(
-        "joint-step",
-        "a step of two tasks with a ResNet-20 each, resident images, crop and flip, in the default number format",
-        "two hand-written steps, the same",
-        "x",
-        1.02,
-        "trainer_steps:joint",
-    ),
-    Row(
-        "resident-images",
-        "a pass over 4,096 images of 32 x 32 in memory, crop and flip, on one core",
-        "torchvision's transforms in torch's DataLoader, without a worker or with one, whichever is faster",
-        "x",
-        0.05,
-        "trainer_data:resident",
-        rounds=5,
-    ),
-    Row(
-        "hessian-top-20",
-        "20 largest eigenvalues of the Hessian of a ResNet-20, 16 images, residuals below .01 of the largest",
-        "power iteration with deflation until its own rule stops it, as in PyHessian",
-        "x",
-        0.2,
-        "curvature:eigenvalues",
-        rounds=2,
+    *(
+        Row(
+            f"tiny-step-{where}{'' if kind == 'SGD' else f'-{kind.lower()}'}",
+            f"{work}, three idle plugins, {kind}",
+            "bare loop with the same data, and torch's optimizer",
+            "us",
+            goal,
+            f"trainer_overhead:{where}_step",
+            arguments={"kind": kind.lower()},
+        )
+        for kind in ("SGD", "Adam")
+        for where, work, goal in (
+            ("fit", "a step of a tiny network through `fit`, everything included", 15),
+            ("loop", "the same step in the trainer's loop alone", 8),
+        )
     ),
     Row(
         "cka-grams-once",
@@ -422,13 +391,21 @@ ROWS = (
         1.2,
         "first_touch:empty_fit",
     ),
-    Row(
-        "reverse-autocast",
-        "a bf16 step of ResNet-20 with the reverse pass, batches of 16",
-        "the reverse pass by hand, under one autocast",
-        "x",
-        1.03,
-        "reverse_pass:autocast_ratios",
+    *(
+        Row(
+            f"reverse-autocast{suffix}",
+            f"a bf16 step of {what} with the reverse pass",
+            "the reverse pass by hand, under one autocast",
+            "x",
+            1.03,
+            "reverse_pass:autocast_ratios",
+            arguments={"name": name},
+        )
+        for suffix, what, name in (
+            ("", "ResNet-20, batches of 16 at 32 pixels", "resnet20_cifar"),
+            ("-cnn", "a small convolutional network, batches of 32 at 32 pixels", "simple_cnn"),
+            ("-vit", "a ViT of six blocks, batches of 8 at 64 pixels", "vit_tiny_patch16_224"),
+        )
     ),
     Row(
         "precision-linear",

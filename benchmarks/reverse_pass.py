@@ -129,9 +129,13 @@ def by_hand(
     return turn
 
 
-def autocast_ratios(rounds: int) -> list[float]:
-    """Return the time of a bf16 step with the reverse pass, as a multiple of the hand-written one, in each round."""
-    name = "resnet20_cifar"
+def autocast_ratios(rounds: int, name: str = "resnet20_cifar") -> list[float]:
+    """Return the time of a bf16 step with the reverse pass, as a multiple of the hand-written one, in each round.
+
+    Args:
+        rounds: Rounds, each of ``MORE`` turns.
+        name: Network, a key of ``NETWORKS``.
+    """
     with ExitStack() as stack:
         run = begin(stack, name, ["reverse_pass"], "bf16")
         contestants = {

@@ -129,9 +129,14 @@ def ours(kind: str, idle: int) -> Callable[[], object]:
     return turn
 
 
-def loop_step(rounds: int) -> list[float]:
-    """Return the microseconds that the loop with three idle plugins adds to a step, in each turn."""
-    contestants = {"bare": Contestant(bare("sgd")), OURS_IDLE: Contestant(ours("sgd", 3))}
+def loop_step(rounds: int, kind: str = "sgd") -> list[float]:
+    """Return the microseconds that the loop with three idle plugins adds to a step, in each turn.
+
+    Args:
+        rounds: Rounds of ``TURNS`` turns.
+        kind: ``"sgd"`` or ``"adam"``.
+    """
+    contestants = {"bare": Contestant(bare(kind)), OURS_IDLE: Contestant(ours(kind, 3))}
     times = compete(contestants, TURNS * rounds, seed=0)
     return [
         1e6 * (mine.processor - floor.processor) / STEPS
@@ -139,10 +144,14 @@ def loop_step(rounds: int) -> list[float]:
     ]
 
 
-def fit_step(rounds: int) -> list[float]:
+def fit_step(rounds: int, kind: str = "sgd") -> list[float]:
     """Return the microseconds that ``fit`` with three idle plugins adds to a step, in each round.
 
     The time of a step is that of a long run less that of a short one, so that building and publishing cancel.
+
+    Args:
+        rounds: Rounds, each of a bare, a long and a short run.
+        kind: ``"sgd"`` or ``"adam"``.
     """
     images, labels = pictures()
     names = tuple(str(number) for number in range(CLASSES))
@@ -160,7 +169,7 @@ def fit_step(rounds: int) -> list[float]:
         settings = ck.Trainer(
             steps=steps,
             batch_size=BATCH,
-            optimizer="sgd",
+            optimizer=kind,  # type: ignore[arg-type]
             lr=RATE,
             momentum=MOMENTUM,
             weight_decay=0.0,
@@ -171,7 +180,7 @@ def fit_step(rounds: int) -> list[float]:
         settings.fit([task], IDLE, factories=dict.fromkeys(IDLE, Idle))
 
     whole = fully_connected(in_chans=1, img_size=SIDE, num_classes=CLASSES, widths=[32])
-    turn = bare("sgd", whole)
+    turn = bare(kind, whole)
     contestants = {
         "bare": Contestant(turn, calls=LONG // STEPS),
         "long": Contestant(lambda: fit(LONG)),
