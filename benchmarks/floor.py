@@ -508,10 +508,8 @@ ROWS = (
             ("index", "rebuilding the index"),
             ("gc", "`gc`, dry run"),
             ("verify", "`verify`"),
-            (
-                "publish",
-                "as many publishes of one name as a registry has versions, of which the name has a tenth",
-            ),
+            ("publish", "as many publishes as a registry has versions, of names with five each"),
+            ("publish-long", "the same, of one name that has a tenth of the versions"),
         )
     ),
     Row(

@@ -101,20 +101,27 @@ def _verify(store: Store) -> None:
     expect("sound", examine(store).sound, True)
 
 
-def _publish(rounds: int) -> Times:
-    """Return the seconds of as many publishes as a registry has versions, by its number of versions.
+def _publish(choose: Callable[[int], str]) -> Callable[[int], Times]:
+    """Return the measurement of as many publishes as a registry has versions; the time of some is multiplied.
 
-    A publish adds a version to the name that has a tenth of all. The time of some is multiplied.
+    Args:
+        choose: Returns the name that gets the n-th version.
     """
-    titles = map("title {}".format, count())
+    numbers = count()
 
     def publish(store: Store) -> None:
-        before = store.manifest(LONG)
         for _ in range(PUBLISHES):
-            store.publish(LONG, attrs.evolve(before, about=attrs.evolve(before.about, title=next(titles))))
+            number = next(numbers)
+            name = choose(number)
+            before = store.manifest(name)
+            about = attrs.evolve(before.about, title=f"title {number}")
+            store.publish(name, attrs.evolve(before, about=about))
 
-    times = _in_registries(publish)(rounds)
-    return {size: [size / PUBLISHES * seconds for seconds in times[size]] for size in times}
+    def measure(rounds: int) -> Times:
+        times = _in_registries(publish)(rounds)
+        return {size: [size / PUBLISHES * seconds for seconds in times[size]] for size in times}
+
+    return measure
 
 
 WORKS: dict[str, Callable[[int], Times]] = {
@@ -123,7 +130,8 @@ WORKS: dict[str, Callable[[int], Times]] = {
     "index": _in_registries(lambda store: store.index.rebuild()),
     "gc": _in_registries(plan),
     "verify": _in_registries(_verify),
-    "publish": _publish,
+    "publish": _publish(lambda number: f"zone{number % 40}/net{number}.head"),
+    "publish-long": _publish(lambda number: LONG),
 }
 """Function that measures a work at three sizes, given the number of rounds."""
 

@@ -148,8 +148,10 @@ class Objects:
         """
         check_verify(verify)
         path = self.path(digest)
-        if max_bytes is not None:
-            _check_size(path, self.size(digest), max_bytes)
+        with environment("read", path):
+            known = None if max_bytes is None else durable.file_state(path)
+        if known is not None and max_bytes is not None:
+            _check_size(path, known.st_size, max_bytes)
         opened = durable.read(path, self.root)
         for _ in range(durable.TRIES):
             with environment("read", path):

@@ -122,29 +122,52 @@ def _give_rights(target: Path | int, mode: int) -> None:
             raise
 
 
-def sync_up(path: Path, root: Path) -> None:
+def sync_up(path: Path, root: Path, *others: Path) -> None:
     """Sync ``path`` and every folder above it, up to ``root``, so that their entries are durable.
 
     This covers folders that another process created and did not sync yet. Folders that did not change since this
-    process synced them are left out.
+    process synced them are left out. The disk is asked for all at once, which takes it little longer than for one.
 
     Args:
         path: Folder below ``root``.
         root: Root folder of the registry.
+        others: Further folders below ``root``.
     """
-    while True:
-        if not is_synced(path):
-            state = state_before_sync(path)
-            sync_folder(path)
-            remember(path, state)
-        if path in (root, path.parent):
-            return
-        path = path.parent
+    folders: dict[Path, None] = {}
+    for folder in (path, *others):
+        while folder not in folders:
+            folders[folder] = None
+            if folder != root:
+                folder = folder.parent
+    changed = [folder for folder in folders if not is_synced(folder)]
+    states = [state_before_sync(folder) for folder in changed]
+    for folder in changed:
+        step("sync-folder", folder)
+    _flush_all(changed)
+    for folder, state in zip(changed, states, strict=True):
+        remember(folder, state)
 
 
 def sync_folder(path: Path) -> None:
     """Make the entries of a folder durable, if the system supports it."""
     step("sync-folder", path)
+    _flush(path)
+
+
+def _flush_all(folders: Sequence[Path]) -> None:
+    if len(folders) < 2:
+        for folder in folders:
+            _flush(folder)
+        return
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(len(folders) - 1) as threads:
+        others = threads.map(_flush, folders[1:])
+        _flush(folders[0])
+        list(others)  # raises their errors
+
+
+def _flush(path: Path) -> None:
     if os.name == "nt":
         return
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0))
@@ -396,7 +419,15 @@ def drafted(root: Path, pieces: Iterable[Buffer], use: Callable[[Path], T]) -> T
     raise FileNotFoundError(errno.ENOENT, "another process removes temporary files", str(drafts))
 
 
-def create_once(path: Path, data: bytes, root: Path, ready: Callable[[], object] | None = None) -> bool:
+def create_once(
+    path: Path,
+    data: bytes,
+    root: Path,
+    ready: Callable[[], object] | None = None,
+    *,
+    sync: bool = True,
+    others: Sequence[Path] = (),
+) -> bool:
     """Create a small file with its content in one step; return False if it exists.
 
     A finished draft is linked by ``link(2)``. Without hard links, an empty file is created and the draft is renamed
@@ -408,6 +439,8 @@ def create_once(path: Path, data: bytes, root: Path, ready: Callable[[], object]
         data: Content of the file.
         root: Root folder of the registry; the draft is in its ``tmp``.
         ready: Function that ensures that the blobs that the content refers to exist and are kept.
+        sync: Whether to make the name durable; otherwise the caller does so. The content is durable before.
+        others: Further folders below ``root`` to make durable, which takes less time together.
 
     Raises:
         FileNotFoundError: Each draft was removed before its use.
@@ -424,7 +457,8 @@ def create_once(path: Path, data: bytes, root: Path, ready: Callable[[], object]
             except BaseException:
                 discard(path)
                 raise
-        sync_up(path.parent, root)
+        if sync:
+            sync_up(path.parent, root, *others)
 
     try:
         drafted(root, [data], create)

@@ -48,7 +48,7 @@ def record_path(name: str, version: Version | None) -> str:
 def record_publication(
     root: Path, name: str, version: Version, digest: str, author: Author, *, published: bool
 ) -> None:
-    """Create the record of a publication.
+    """Create the record of a publication. Before the version is published, its name is not made durable yet.
 
     Args:
         root: Root folder of the registry.
@@ -69,7 +69,7 @@ def record_publication(
                 return
     data = dumps({"digest": digest, "time": now(), **author.fields()})
     with environment("create", path):
-        if durable.create_once(path, data, root) or not published:
+        if durable.create_once(path, data, root, sync=published) or not published:
             return
     durable.replace_file(path, data, root=root)
 

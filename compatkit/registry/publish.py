@@ -19,7 +19,7 @@ from compatkit.foundation.codec import digest as digest_of
 from compatkit.registry.authorship import Author
 from compatkit.registry.clashes import commands_to_free
 from compatkit.registry.names import Reference, Version, check_name
-from compatkit.registry.publications import record_publication
+from compatkit.registry.publications import record_path, record_publication
 from compatkit.registry.refs import References
 from compatkit.registry.required_blobs import RequiredBlobs
 from compatkit.registry.required_partners import PartnerFinder, PolicyRequirement, VersionRemoved
@@ -158,18 +158,14 @@ class Publisher:
         Args:
             measured: Whether the measurements that a policy requires passed.
         """
-        used, latest = self.references.used_numbers(self.name), self.references.latest(self.name)
-        if latest is None:
+        latest = self.references.latest(self.name)
+        if latest is None or self.major:
+            used = self.references.used_numbers(self.name)
             return max(used).bumped("major") if used else FIRST_VERSION
-        if self.major:
-            return max(used).bumped("major")
         bump = self._change(latest, measured).bump
         if bump == "none":  # other bytes with the same values, such as omitted defaults
             bump = "patch"
-        target = latest.bumped(bump)
-        while target in used:
-            target = target.bumped(bump)
-        return target
+        return self.references.next_number(self.name, latest, bump)
 
     def _published(self, requested: Version | None) -> Version | None:
         """Return the version that already has this manifest, so that nothing needs publishing; else None.
@@ -205,6 +201,7 @@ class Publisher:
         """Link the version; return False if the registry changed since the number was chosen."""
         self.required_blobs.objects.put(self.data)
         root, label = self.references.root, f"{self.name}@{state.target}"
+        records = (root / record_path(self.name, state.target)).parent
         self.author.sign_version(root, self.digest, label)
         record = partial(record_publication, root, self.name, state.target, self.digest, self.author)
         record(published=False)
@@ -216,7 +213,9 @@ class Publisher:
             self.before_link(state.target)
 
         try:
-            if not self.references.create(self.name, state.target, self.digest, check_state):
+            if not self.references.create(
+                self.name, state.target, self.digest, check_state, others=[records]
+            ):
                 return False
         except _Changed:
             return False

@@ -15,7 +15,7 @@ import attrs
 from compatkit.errors import IntegrityError, InvalidName
 from compatkit.registry import disk as durable
 from compatkit.registry.log import LIMIT
-from compatkit.registry.names import VERSION, Range, Version, check_name, check_segment, numbers_of
+from compatkit.registry.names import VERSION, Bump, Range, Version, check_name, check_segment, numbers_of
 from compatkit.registry.os_errors import environment
 from compatkit.registry.withdrawals import Tombstone, Withdrawals
 
@@ -112,8 +112,23 @@ class References:
 
     def used_numbers(self, name: str) -> set[Version]:
         """Return the used version numbers, including withdrawn versions, empty files and dropped numbers."""
-        kinds = ("@versions", "@dropped")
-        return {Version(*number) for kind in kinds for number in self._listed(name, kind).numbers}
+        return {Version(*number) for number in self._used(name)}
+
+    def next_number(self, name: str, version: Version, bump: Bump) -> Version:
+        """Return the first number after a version, in steps of ``bump``, that is not used.
+
+        Args:
+            name: Name of the component.
+            version: Version of the component.
+            bump: Step, not ``"none"``.
+        """
+        used, target = self._used(name), version.bumped(bump)
+        while numbers_of(target) in used:
+            target = target.bumped(bump)
+        return target
+
+    def _used(self, name: str) -> set[tuple[int, int, int]]:
+        return {*self._listed(name).numbers, *self._listed(name, "@dropped").numbers}
 
     def digest(self, name: str, version: Version) -> str | None:
         """Return the manifest digest of a version; None if there is no such version.
@@ -134,14 +149,11 @@ class References:
     ) -> Iterator[tuple[Version, str | IntegrityError | None]]:
         """Yield each of several versions of a name with the result of ``digest``, or the error that it would raise.
 
-        The folder is checked once.
-
         Args:
             name: Name of the component.
-            versions: Versions of the component.
+            versions: Versions that ``versions`` has just returned, which has checked their folder.
         """
         folder = f"{self.root}/refs/{check_name(name)}/@versions"
-        durable.check_folders(folder, self.root)
         for version in versions:
             try:
                 yield version, self._digest(f"{folder}/{version}", name, version)
@@ -165,7 +177,13 @@ class References:
         )
 
     def create(
-        self, name: str, version: Version, digest: str, ready: Callable[[], object] | None = None
+        self,
+        name: str,
+        version: Version,
+        digest: str,
+        ready: Callable[[], object] | None = None,
+        *,
+        others: Sequence[Path] = (),
     ) -> bool:
         """Create a version durably, as the last step of publishing; return False if the number is used.
 
@@ -174,13 +192,14 @@ class References:
             version: Version number.
             digest: Digest of the manifest.
             ready: Function called right before the file is linked; may raise to stop.
+            others: Further folders of the registry that become durable with it.
 
         Raises:
             EnvironmentFailure: Disk full, no write permission, ...; the version does not exist.
         """
-        return self._create(
-            self.folder(name) / f"@versions/{version}", version_line(f"{name}@{version}", digest), ready
-        )
+        path, line = self.folder(name) / f"@versions/{version}", version_line(f"{name}@{version}", digest)
+        with environment("create", path):
+            return durable.create_once(path, line, self.root, ready, others=others)
 
     def withdrawals(self, name: str) -> Withdrawals:
         """Return the withdrawals of the versions of a name."""
@@ -193,10 +212,6 @@ class References:
     def withdrawn(self, name: str) -> set[Version]:
         """Return the withdrawn versions of a name."""
         return self.withdrawals(name).versions()
-
-    def _create(self, path: Path, data: bytes, ready: Callable[[], object] | None = None) -> bool:
-        with environment("create", path):
-            return durable.create_once(path, data, self.root, ready)
 
     def _listed(self, name: str, kind: str = "@versions") -> _Listing:
         """Return the version numbers that name the entries of a folder."""

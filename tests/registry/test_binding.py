@@ -367,14 +367,16 @@ def at_the_link(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], objec
     def arrange(act: Callable[[], object]) -> None:
         real, left = References.create, [act]
 
-        def create(self: References, name: str, version: Any, digest: str, ready: Any = None) -> bool:
+        def create(
+            self: References, name: str, version: Any, digest: str, ready: Any = None, **settings: Any
+        ) -> bool:
             def looked() -> None:
                 if ready is not None:
                     ready()
                 if left:
                     left.pop()()
 
-            return real(self, name, version, digest, looked)
+            return real(self, name, version, digest, looked, **settings)
 
         monkeypatch.setattr(References, "create", create)
 

@@ -36,6 +36,32 @@ def test_unchanged_folders_are_synced_once(tmp_path: Path, synced: list[Path]):
     assert len(synced) == 3
 
 
+def test_several_folders_are_synced_with_their_parents_once_each(tmp_path: Path, synced: list[Path]):
+    leaf = folders(tmp_path)
+    (tmp_path / "refs").mkdir()
+    durable.sync_up(leaf, tmp_path, tmp_path / "refs", leaf.parent)
+    assert synced == [leaf, leaf.parent, tmp_path, tmp_path / "refs"]
+
+
+def test_the_error_of_any_folder_is_raised(
+    tmp_path: Path, synced: list[Path], monkeypatch: pytest.MonkeyPatch
+):
+    leaf = folders(tmp_path)
+    last = tmp_path.stat().st_ino
+
+    def fail(descriptor: int) -> None:
+        if os.fstat(descriptor).st_ino == last:
+            raise OSError(5, "the device failed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", fail)
+        with pytest.raises(OSError, match="device"):
+            durable.sync_up(leaf, tmp_path)
+    synced.clear()
+    durable.sync_up(leaf, tmp_path)
+    assert synced == [leaf, leaf.parent, tmp_path]
+
+
 def test_a_folder_with_a_new_a_lost_or_a_renamed_entry_is_synced_again(tmp_path: Path, synced: list[Path]):
     leaf = folders(tmp_path)
     changes = (

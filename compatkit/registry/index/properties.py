@@ -8,6 +8,7 @@ import attrs
 
 from compatkit.contracts.manifest import from_bytes
 from compatkit.foundation.spelling import normalize_name, normalize_text
+from compatkit.registry.canonical_manifests import read_canonical
 
 
 @attrs.frozen
@@ -62,7 +63,8 @@ def properties_of(data: bytes, what: str) -> ManifestProperties:
     Raises:
         FormatError: This version cannot read the manifest.
     """
-    manifest = from_bytes(data, what=what)
+    canonical = read_canonical(data)
+    manifest = canonical.manifest if canonical is not None else from_bytes(data, what=what)
     about, blueprint, contract = manifest.about, manifest.blueprint, manifest.contract
     extractor, recombination = blueprint.side == "extractor", blueprint.side == "recombination"
     ports = contract.structural.outputs if extractor else contract.structural.inputs

@@ -47,6 +47,7 @@ class Sync:
     references: References
     objects: Objects
     _lists: set[str] = attrs.field(init=False, factory=set)
+    _manifests: dict[str, int] = attrs.field(init=False, factory=dict)
 
     def refresh(self, progress: Progress | None = None, *, rebuild: bool = False) -> int:
         """Read the names that changed.
@@ -117,7 +118,7 @@ class Sync:
             versions, withdrawn = self.references.versions(name), self.references.withdrawn(name)
         except IntegrityError:  # a link in place of a folder, which verify reports
             return
-        latest = max((version for version in versions if version not in withdrawn), default=None)
+        latest = next((version for version in reversed(versions) if version not in withdrawn), None)
         is_sound, rows = True, list[tuple[Any, ...]]()
         for version, digest in self.references.digests(name, versions):
             if digest is None:
@@ -130,14 +131,18 @@ class Sync:
                 is_sound = is_sound and sound
             listed = version in withdrawn, version == latest
             rows.append((name, *numbers_of(version), manifest, *listed, error))
-        self._insert("versions", *rows)
+        holes = ", ".join("?" * 8)
+        self.connection.executemany(f"INSERT OR REPLACE INTO versions VALUES ({holes})", rows)
         self._insert("names", (name, state if is_sound else None))
 
     def _manifest(self, digest: str) -> tuple[int, bool]:
         """Return the row number of a manifest and whether it is undamaged; an undamaged one is read once."""
+        if digest in self._manifests:
+            return self._manifests[digest], True
         sql = "SELECT id, error FROM manifests WHERE digest = ?"
         number, error = self.connection.execute(sql, (digest,)).fetchone() or (None, "not read yet")
         if number is not None and error is None:
+            self._manifests[digest] = number
             return number, True
         from compatkit.registry.index.properties import properties_of
 
@@ -146,7 +151,8 @@ class Sync:
             properties = properties_of(data, f"manifest {digest}")
         except CompatkitError as problem:
             return self._insert("manifests", (number, digest, str(problem), *(None,) * 11)), False
-        return self._insert_manifest(number, digest, properties), True
+        self._manifests[digest] = self._insert_manifest(number, digest, properties)
+        return self._manifests[digest], True
 
     def _insert_manifest(self, number: int | None, digest: str, properties: ManifestProperties) -> int:
         lists = json.dumps(
@@ -171,7 +177,8 @@ class Sync:
         terms = properties.terms()
         if properties.classes:
             terms.append(("classes", self._class_list(properties.classes)))
-        self._insert("terms", *((field, value, number) for field, value in terms))
+        rows = [(field, value, number) for field, value in terms]
+        self.connection.executemany("INSERT OR REPLACE INTO terms VALUES (?, ?, ?)", rows)
         return number
 
     def _class_list(self, classes: tuple[tuple[str, ...], ...]) -> str:

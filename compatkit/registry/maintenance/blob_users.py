@@ -11,8 +11,8 @@ import attrs
 from compatkit.contracts.manifest import SCHEMA, Manifest, Payload, from_bytes, function_digest
 from compatkit.errors import FormatError
 from compatkit.foundation.codec import dumps, loads
+from compatkit.registry.canonical_manifests import read_canonical
 from compatkit.registry.document_graph import DocumentEdge, edges, walk
-from compatkit.registry.maintenance.manifests import read_canonical
 from compatkit.registry.maintenance.references import Published
 
 Role = Literal["version", "parent", "payload", "file", "result"]
