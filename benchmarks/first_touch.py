@@ -139,6 +139,15 @@ def trainer(rounds: int) -> list[float]:
     return ratios("import compatkit as ck; ck.Trainer", "import torch, numpy", rounds)
 
 
-def empty_fit(rounds: int) -> list[float]:
-    """Measure a fit of no steps of a network of timm."""
-    return ratios(FIT, "import timm; timm.create_model('resnet18', num_classes=2)", rounds)
+def empty_fit(rounds: int, *, known: bool) -> list[float]:
+    """Measure a fit of no steps of a network of timm.
+
+    Args:
+        rounds: Number of rounds.
+        known: Whether an earlier process has checked the network.
+    """
+    with tempfile.TemporaryDirectory() as cache:
+        begin = f"import os\nos.environ['COMPATKIT_CACHE'] = {cache!r}\n"
+        if not known:
+            begin += f"import shutil\nshutil.rmtree({cache!r}, ignore_errors=True)\n"
+        return ratios(f"{begin}{FIT}", "import timm; timm.create_model('resnet18', num_classes=2)", rounds)

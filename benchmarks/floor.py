@@ -383,13 +383,18 @@ ROWS = (
         1.2,
         "first_touch:trainer",
     ),
-    Row(
-        "empty-fit",
-        "a fit of no steps of timm's ResNet-18, in a new process",
-        "`timm.create_model` in a new process",
-        "x",
-        1.2,
-        "first_touch:empty_fit",
+    *(
+        Row(
+            f"empty-fit-{'later' if known else 'first'}",
+            f"a fit of no steps of timm's ResNet-18, in a new process, network {'checked before' if known else 'new'}",
+            "`timm.create_model` in a new process",
+            "x",
+            1.2,
+            "first_touch:empty_fit",
+            5,
+            arguments={"known": known},
+        )
+        for known in (False, True)
     ),
     *(
         Row(

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from compatkit.adapters.bounds import bounded_building, check_numbers
 from compatkit.adapters.builders import whole_of
-from compatkit.adapters.cutting.cache import cached, cached_sides
+from compatkit.adapters.cutting.cache import cached_sides, check_once
 from compatkit.adapters.cutting.cut import channels_of
 from compatkit.adapters.cutting.sideeffects import differing_state
 from compatkit.adapters.fingerprint import observe, same_probe
@@ -22,7 +22,6 @@ from compatkit.adapters.stitching.widths import Joined, entered, own_width, wide
 from compatkit.adapters.weights import load_part, load_whole
 from compatkit.contracts.contract import Blueprint, Contract, Port, Probe, Structural
 from compatkit.errors import CutError, UsageError
-from compatkit.foundation.codec import dumps
 from compatkit.registry.weights.tensorchecks import UNUSABLE, check_values
 
 
@@ -102,7 +101,7 @@ def build_pair(
 def check_builds_again(
     owner: str, parts: Mapping[str, nn.Module], blueprints: Mapping[str, Blueprint], shape: Sequence[int]
 ) -> None:
-    """Check before training that publishing and loading will rebuild the parts; once for each network in a process.
+    """Check before training that publishing and loading will rebuild the parts; see ``check_once``.
 
     Args:
         owner: Owner of the parts, for messages.
@@ -122,8 +121,7 @@ def check_builds_again(
             shapes = [tuple(output.shape) for output in run.outputs]
             dtypes = [str(output.dtype).removeprefix("torch.") for output in run.outputs]
 
-    networks = [blueprints[side] for side in parts]
-    cached(networks, ("builds again", dumps([networks, list(shape)])), check)
+    check_once([blueprints[side] for side in parts], "builds again", list(shape), check)
 
 
 def check_rebuilt(owner: str, module: nn.Module, blueprint: Blueprint, contract: Contract) -> None:

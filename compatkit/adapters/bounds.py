@@ -253,9 +253,10 @@ class _Run(TorchDispatchMode):
         if meta_outputs is not None:
             self._charge_call(func, args, kwargs, meta_outputs)
         out = func(*args, **kwargs)
+        outputs = _tensors(out)
         if meta_outputs is None:
-            self._charge_call(func, args, kwargs, _tensors(out))
-        self.live.track(_tensors(out))
+            self._charge_call(func, args, kwargs, outputs)
+        self.live.track(outputs)
         return out
 
     def _charge_call(self, func: Any, args: Any, kwargs: Any, outputs: list[Tensor]) -> None:

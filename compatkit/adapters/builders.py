@@ -168,6 +168,23 @@ def versioned_builders() -> tuple[str, ...]:
     return (BUILT_IN, *(key.partition(".")[2] for key in own))
 
 
+def versions(builders: Iterable[str]) -> str | None:
+    """Return the versions of compatkit, torch and the libraries of builders; None if code may change without one.
+
+    Args:
+        builders: Names of builders.
+    """
+    import torch
+
+    import compatkit
+
+    names = list(builders)
+    if not set(names) <= set(versioned_builders()):
+        return None
+    libraries = " ".join(BUILDERS[name].library() for name in names)
+    return f"compatkit {compatkit.__version__} torch {torch.__version__} {libraries}".strip()
+
+
 def builder_for(model: str, builder: str | None = None) -> str:
     """Return the given builder, else the one that has a model of this name; timm takes precedence over plugins.
 

@@ -46,6 +46,11 @@ def knows(model: str) -> bool:
     return is_model(model.partition(".")[0])
 
 
+def is_bundled(model: str) -> bool:
+    """Return whether a model is timm's own, and not one that a program or another package registered with timm."""
+    return knows(model) and model_entrypoint(model.partition(".")[0]).__module__.startswith("timm.")
+
+
 def library() -> str:
     """Return what a blueprint records, for example ``"timm 1.0.31"``."""
     return f"timm {__version__}"

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
 from torch import nn
 
-from compatkit.adapters.builders import BUILDERS, versioned_builders
+from compatkit.adapters.builders import versions
 from compatkit.adapters.fingerprint import probe
 from compatkit.contracts.contract import Blueprint, Probe, Structural
 from compatkit.contracts.manifest import Manifest
@@ -105,12 +104,8 @@ def built_fact(blueprint: Blueprint) -> str | None:
 
 
 def _cache_key(what: str, builders: Sequence[str]) -> str | None:
-    import compatkit
-
-    if not set(builders) <= set(versioned_builders()):
-        return None
-    library = " ".join(BUILDERS[name].library() for name in builders)
-    return f"{what} compatkit {compatkit.__version__} torch {torch.__version__} {library}".strip()
+    installed = versions(builders)
+    return None if installed is None else f"{what} {installed}"
 
 
 def remember_proof(

@@ -15,6 +15,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from compatkit.adapters.blueprints import build, build_pair, check_builds_again, structural, with_classes
 from compatkit.adapters.builders import as_built_here
+from compatkit.adapters.cutting.cache import check_once
 from compatkit.adapters.cutting.planning import plan
 from compatkit.adapters.cutting.proof import prove
 from compatkit.adapters.cutting.sideeffects import copied
@@ -200,12 +201,16 @@ def _check_publishable(
     task: Task, parts: Mapping[str, nn.Module], blueprints: Mapping[str, Blueprint], data: Data
 ) -> None:
     """Raise for parts whose ports, blueprints or tensors fit no contract or file."""
-    extractor = structural(parts["extractor"], blueprints["extractor"])
-    head = structural(parts["head"], blueprints["head"], feature_ports=extractor.outputs)
-    for side, ports, labels in (("extractor", extractor, None), ("head", head, data.labels)):
-        contract = Contract(ports, attrs.evolve(data, labels=labels), Protocol("none"), Statistical())
-        check_new_contract(contract, blueprints[side], f"Task {task.name!r}, {side}")
-        pieces(parts[side].state_dict())
+
+    def check() -> None:
+        extractor = structural(parts["extractor"], blueprints["extractor"])
+        head = structural(parts["head"], blueprints["head"], feature_ports=extractor.outputs)
+        for side, ports, labels in (("extractor", extractor, None), ("head", head, data.labels)):
+            contract = Contract(ports, attrs.evolve(data, labels=labels), Protocol("none"), Statistical())
+            check_new_contract(contract, blueprints[side], f"Task {task.name!r}, {side}")
+            pieces(parts[side].state_dict())
+
+    check_once([*blueprints.values()], "publishable", data, check)
 
 
 def _warn_of_single_positions(task: Task, head: nn.Module, data: Data, shape: tuple[int, ...]) -> None:

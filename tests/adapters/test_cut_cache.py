@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import attrs
 import pytest
+import timm
 import torch
 from adapters.test_families import FAMILIES
 from small import data_set, quick
@@ -23,6 +25,8 @@ from compatkit.adapters.cutting.proof import restored_state
 from compatkit.adapters.cutting.signals import signal
 from compatkit.adapters.initialization import seeded
 from compatkit.contracts.contract import Blueprint
+from compatkit.errors import CutError
+from compatkit.training import networks
 
 
 @pytest.fixture(autouse=True)
@@ -171,3 +175,66 @@ def test_settings_that_traced_code_reads_are_part_of_what_is_remembered(traces):
     attention.fused_attn = not attention.fused_attn
     cached_sides(whole, planned.extractor)
     assert traces == ["blocks.1.attn.qkv"]
+
+
+def checked(blueprints: list[Blueprint], values: object = (), *, fails: bool = False) -> bool:
+    """Return whether a check of networks was carried out, in a new process."""
+    cache.forget()
+    carried_out: list[bool] = []
+
+    def check() -> None:
+        carried_out.append(True)
+        if fails:
+            raise CutError("No.")
+
+    with suppress(CutError):
+        cache.check_once(blueprints, "a check", values, check)
+    return bool(carried_out)
+
+
+def test_a_check_is_remembered_on_the_machine_for_networks_values_and_versions(tmp_path, monkeypatch):
+    own, timms = (plan(model, "layer2").extractor for model in ("resnet20_cifar", "resnet18"))
+    for networks_checked in ([own], [timms], [own, timms]):
+        assert [checked(networks_checked) for _ in range(3)] == [True, False, False]
+    assert checked([own], [3]) and not checked([own], [3])
+    assert checked([attrs.evolve(own, cut="layer1")])
+    for library in (ck, torch):
+        monkeypatch.setattr(library, "__version__", "0.0.1")
+        assert checked([own]) and not checked([own])
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "another user"))
+    assert checked([own])
+
+
+def test_a_check_that_fails_is_carried_out_again(tmp_path):
+    own = plan("resnet20_cifar", "layer2").extractor
+    assert checked([own], fails=True) and checked([own], fails=True)
+    assert checked([own]) and not checked([own], fails=True)
+
+
+def test_networks_without_a_version_are_checked_each_time(tmp_path, awkward, monkeypatch):
+    own = plan("resnet20_cifar", "layer2").extractor
+    foreign = plan("tiny", "first", builder=awkward, size=(16, 16)).head
+
+    def resnet_of_a_program(**kwargs: Any) -> nn.Module:
+        return create("timm", "resnet18", kwargs)
+
+    monkeypatch.setitem(timm.models._registry._model_entrypoints, "resnet_of_a_program", resnet_of_a_program)
+    registered = attrs.evolve(own, builder="timm", model="resnet_of_a_program")
+    for unversioned in ([own, foreign], [own, registered]):
+        assert all(checked(unversioned) for _ in range(2))
+
+
+def test_a_fit_in_another_process_does_not_check_a_network_again(tmp_path, monkeypatch):
+    passes: list[str] = []
+
+    def counting(*arguments: Any, **settings: Any) -> Any:
+        passes.append("structure")
+        return structural(*arguments, **settings)
+
+    monkeypatch.setattr(networks, "structural", counting)
+    structural = blueprints.structural
+    for classes, expected in ((("a", "b"), 2), (("a", "b"), 2), (("a", "c"), 4)):
+        cache.forget()
+        data = data_set("d", classes=classes)
+        quick(steps=0).fit([ck.Task("a", data, "resnet8_cifar", "layer2", size=16)])
+        assert len(passes) == expected

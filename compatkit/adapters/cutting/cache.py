@@ -1,4 +1,4 @@
-"""Cache of cuts and checks in this process, so that a network is traced and checked once."""
+"""Cache of cuts and checks, so that a network is traced once in a process and checked once on a machine."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from typing import Any, TypeVar
 
 from torch import nn
 
-from compatkit.adapters.builders import versioned_builders
+from compatkit.adapters.builders import BUILT_IN, versioned_builders, versions
 from compatkit.adapters.cutting.cut import CANONICAL, Sides, image_of, sides_of
 from compatkit.contracts.contract import Blueprint
-from compatkit.foundation.codec import dumps
+from compatkit.foundation.cache import above
+from compatkit.foundation.codec import digest, dumps
+from compatkit.registry.local_cache import LocalCache
 
 MAX_CACHED = 256
 """Cached results at most; the oldest is dropped first."""
@@ -60,6 +62,43 @@ def cached(blueprints: Sequence[Blueprint], key: tuple[Any, ...], compute: Calla
             _cache.pop(next(iter(_cache)), None)
         _cache[key] = result
     return result
+
+
+def check_once(blueprints: Sequence[Blueprint], what: str, values: Any, check: Callable[[], None]) -> None:
+    """Run a check of networks unless it passed before on this machine, with the installed versions of all libraries.
+
+    Networks whose code may change without a version are checked each time: those of plugins, and those that a program
+    registers with timm.
+
+    Args:
+        blueprints: Blueprints of all networks that the result depends on.
+        what: Name of the check.
+        values: All other values that the result depends on, for ``dumps``.
+        check: The check; it raises if it fails, which is not remembered.
+    """
+    builders = [blueprint.network[0] for blueprint in blueprints]
+    installed = versions(sorted({*builders}))
+    if installed is None or any(
+        builder == BUILT_IN and not _is_timms(blueprint.model)
+        for builder, blueprint in zip(builders, blueprints, strict=True)
+    ):
+        check()
+        return
+    fact = f"{what} {digest(dumps([*blueprints, values]))} {installed}"
+
+    def unless_proved() -> None:
+        memory = LocalCache(above())
+        if not memory.is_proved(fact):
+            check()
+            memory.remember_proved(fact)
+
+    cached(blueprints, (fact,), unless_proved)
+
+
+def _is_timms(model: str) -> bool:
+    from compatkit.adapters.timm import is_bundled
+
+    return is_bundled(model)
 
 
 def forget() -> None:

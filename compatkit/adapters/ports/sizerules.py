@@ -7,6 +7,7 @@ A chain of convolutions and poolings follows a rule (s + add) // floordiv + plus
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any, Literal
 
 import attrs
@@ -376,7 +377,10 @@ def call_part(module: nn.Module, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]
     Raises:
         CutError: The output is not tensors.
     """
-    device = next((tensor.device for tensor in module.state_dict().values()), torch.device("cpu"))
+    tensors = chain(
+        module.parameters(), module.buffers()
+    )  # a state dict of all would take as long as a layer
+    device = next((tensor.device for tensor in tensors), torch.device("cpu"))
     moved = tuple(tensor.to(device) for tensor in inputs)
     out: Any = module(*moved) if len(moved) == 1 else module(moved)
     outputs = tuple(out) if isinstance(out, tuple | list) else (out,)
