@@ -174,6 +174,42 @@ ROWS = (
         )
         for policy in ("batch", "running")
     ),
+    Row(
+        "rank",
+        "`rank` of six extractors of one data set with six normalizations, 1,000 images of 64 x 64, processor time",
+        "by hand, in memory: each extractor once, scores of features and predictions once an extractor, "
+        "`theory_transfer` once in all",
+        "x",
+        1.2,
+        "ranking:rank",
+        3,
+    ),
+    Row(
+        "rank-theory",
+        "`theory_transfer` for six normalizations of one data set, 1,000 images of 128 x 128, processor time",
+        "once, by hand",
+        "x",
+        1.0,
+        "ranking:theory_alone",
+        3,
+    ),
+    *(
+        Row(
+            f"growth-{work}",
+            what,
+            "time proportional to the number of pairs",
+            "slope",
+            1.05,
+            "growth_pairs:growth",
+            3,
+            arguments={"work": work},
+        )
+        for work, what in (
+            ("check", "checks of 100, 200 and 400 extractors with as many heads, no two contracts alike"),
+            ("matrix", "matrices of 6 x 6, 12 x 12 and 24 x 24 small parts from a registry, processor time"),
+            ("bridges", "`ridge` bridges of 2 x 2, 4 x 4 and 8 x 8 small parts, judged, processor time"),
+        )
+    ),
     *(
         Row(
             key,

@@ -71,6 +71,9 @@ class MatrixOptions(ConditionOptions, WorkerOptions, NamedDataOptions, Signature
         choices=FILLS,
         default="missing",
     )
+    channels_last: bool = option(
+        "NHWC in memory: faster for many networks, slower for wide layers on small maps; same figures but for rounding."
+    )
     rung: str | None = option(
         "Bridge parts that were not trained together, fitted on unlabeled training images: permutation, procrustes, "
         "ridge, ridge-procrustes, ridge3x3, stitch, or best (see `compatkit bridge`).",
@@ -134,7 +137,7 @@ def matrix_command(options: MatrixOptions) -> int | None:
             bridges=between,
             metrics=metrics,
             progress=report,
-            **options.only("fill", "where"),
+            **options.only("fill", "where", "channels_last"),
             **options.values_of(ConditionOptions),
             **options.values_of(WorkerOptions),
         )

@@ -102,7 +102,8 @@ class Comparing:
             extractors: Pattern, or patterns.
             data: Target data; the training split of a data set is scored.
             scores: Names of metrics, whose first figure is the score; None for all that compatkit brings. A metric with
-                a setting ``source`` gets images, labels and class names of the extractor's own training data.
+                a setting ``source`` gets images, labels and class names of the extractor's own training data; one with
+                ``mean`` and ``std``, too, gets all images as bytes, and these to normalize them with.
             examples: Maximum number of examples, balanced over classes.
             controls: Also score extractors with Gaussian weights of equal norms.
             seed: Seed of the sample and the controls.
@@ -140,13 +141,17 @@ class Comparing:
         parts = PartLoader(self.store)
         chosen = [parts.component(reference) for reference in self.store.select(extractors, "extractor")]
         heads = bounds_of(parts, chosen, [])
-        rows, passes, origins = list[ExtractorScore](), dict[str, float](), Origins(self.store, sources, seed)
+        rows, passes, origins = (
+            list[ExtractorScore](),
+            dict[str, float](),
+            Origins(self.store, sample, sources, seed),
+        )
         for number, part in enumerate(chosen):
             if progress is not None:
                 progress(number, len(chosen), part.reference)
             head = heads.get(part.reference)
             scored, passes[part.reference] = score(
-                part, head, sample, metrics, origins, controls, seed, batch_size, device
+                part, head, metrics, origins, controls, seed, batch_size, device
             )
             rows += scored
         if progress is not None:
@@ -175,6 +180,7 @@ class Comparing:
         seed: int = 0,
         precision: str = "float32",
         device: str = "cpu",
+        channels_last: bool = False,
         fill: str = "missing",
         where: str | Sequence[str] = (),
         adapters: Adapters | None = None,
@@ -204,6 +210,8 @@ class Comparing:
             seed: Seed of the order of the images; part of the conditions except under ``"running"``.
             precision: ``"float32"``, or ``"bfloat16"`` (``"bf16"``) with autocast.
             device: Device to run on; ``"auto"`` for an accelerator if there is one.
+            channels_last: Images and weights of convolutions as NHWC in memory, which is faster for many networks and
+                slower for wide layers on small maps. Figures are equal but for rounding; no part of the conditions.
             fill: ``"missing"`` measures cells without a result; ``"stale"`` also cells whose metric version, images of
                 the same name or upper-bound head changed since; ``"all"`` measures everything and warns if figures
                 differ from recorded ones under the same key; ``"none"`` measures nothing.
@@ -247,7 +255,7 @@ class Comparing:
             )
         between = {**(adapters or {}), **({} if bridges is None else inserted(bridges, bn_policy))}
         between = {pair: chain for pair, chain in between.items() if chain}
-        conditions = Conditions(bn_policy, batch_size, seed, precision, device)
+        conditions = Conditions(bn_policy, batch_size, seed, precision, device, channels_last)
         launch = Launcher(launcher, workers, cluster)
         result = matrix(
             self.store,

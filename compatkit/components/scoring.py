@@ -32,21 +32,27 @@ from compatkit.evaluation.metrics import (
 from compatkit.evaluation.records import is_accuracy, read_figures
 
 if TYPE_CHECKING:
-    from torch import nn
+    import numpy as np
+    from numpy.typing import NDArray
+    from torch import Tensor, nn
 
+    from compatkit.contracts.contract import Data
     from compatkit.registry.store import Store
 
 OF_EXTRACTOR = frozenset(("outputs", "logits", "network", "layers"))
 """Arguments of ``update`` and ``finalize`` that depend on the extractor; a metric that takes none scores data sets."""
 SCORES = ("logme", "h_score", "leep", "nce", "theory_transfer")
+NORMALIZING = frozenset(("source", "mean", "std"))
+"""Settings of a metric that normalizes images of bytes itself, and so computes once what normalizations share."""
 MAX_SOURCE = 1000
 """Maximum number of images of a source data set."""
+PREPARED = 2
+"""Sets of images of bytes that are kept: those of the target, and of the last source."""
 
 
 def score(
     part: Component,
     head: Component | None,
-    sample: Split,
     offers: Mapping[str, Any],
     origins: Origins,
     controls: bool,
@@ -57,13 +63,14 @@ def score(
     """Return all scores of one extractor, and the seconds of its pass."""
     import torch
 
-    contract = part.manifest.contract.data
+    contract, sample = part.manifest.contract.data, origins.sample
     began, rows = time.perf_counter(), list[ExtractorScore]()
-    seen = _observe(part.module, head, sample, contract, batch_size, device)
+    examples = origins.pixels(sample, contract), sample.labels
+    seen = _observe(part.module, head, *examples, contract, batch_size, device)
     took, random = time.perf_counter() - began, list[Observation]()
     if controls:
         other = equal_norm_weights(part.module, torch.Generator().manual_seed(seed))
-        random = _observe(other, head, sample, contract, batch_size, device)
+        random = _observe(other, head, *examples, contract, batch_size, device)
     subject = Subject(network=part.module, layers={"features": part.module}, classes=sample.classes)
     for name, offer in offers.items():
         start = time.perf_counter()
@@ -106,9 +113,15 @@ def _figures(metric: Any, seen: Iterable[Observation], subject: Subject) -> Figu
 
 
 def _observe(
-    module: nn.Module, head: Component | None, sample: Split, contract: Any, batch_size: int, device: str
+    module: nn.Module,
+    head: Component | None,
+    pixels: Tensor,
+    classes: NDArray[np.int64],
+    contract: Data,
+    batch_size: int,
+    device: str,
 ) -> list[Observation]:
-    """Return the features of an extractor and the logits of its own head for images, on the device.
+    """Return the features of an extractor and the logits of its own head for images of bytes, on the device.
 
     Scores reduce them there, most to a row of features for each image.
     """
@@ -117,9 +130,9 @@ def _observe(
     from compatkit.evaluation.batchnorm import evaluation_mode
     from compatkit.evaluation.conditions import Conditions
     from compatkit.evaluation.extractor_pass import moved_to, precision_context
-    from compatkit.evaluation.preprocessing import normalize, prepare
+    from compatkit.evaluation.preprocessing import normalize
 
-    labels, observations = torch.from_numpy(sample.labels).long(), list[Observation]()
+    labels, observations = torch.from_numpy(classes).long(), list[Observation]()
     modules = [module, *([head.module] if head is not None else [])]
     with ExitStack() as stack:
         stack.enter_context(torch.no_grad())
@@ -127,9 +140,8 @@ def _observe(
         for network in modules:
             stack.enter_context(moved_to(network, device))
             stack.enter_context(evaluation_mode(network))
-        for at in torch.arange(len(sample)).split(batch_size):
-            prepared = prepare(sample.take(at.numpy()), contract)
-            images = normalize(prepared.images, contract, device=device)
+        for at in torch.arange(len(pixels)).split(batch_size):
+            images = normalize(pixels[at], contract, device=device)
             features = module(images.clone())
             copied = features.clone()  # the head may change its input
             logits = features.flatten(1) if head is None else head.module(features)
@@ -148,9 +160,12 @@ def _observe(
 class Origins:
     """Source data sets of extractors, and the scores of data sets, each computed once."""
 
-    def __init__(self, store: Store, sources: Callable[[str], DataSet] | None, seed: int) -> None:
-        """Initialize with the arguments of ``rank``."""
-        self.store, self.sources, self.seed = store, sources, seed
+    def __init__(
+        self, store: Store, sample: Split, sources: Callable[[str], DataSet] | None, seed: int
+    ) -> None:
+        """Initialize with the arguments of ``rank``, and the target's images."""
+        self.store, self.sample, self.sources, self.seed = store, sample, sources, seed
+        self._pixels: dict[Any, Tensor] = {}
         self._loaded: dict[str, DataSet] = {}
         self._scored: dict[Any, tuple[Metric, Figures] | DataError] = {}
 
@@ -166,7 +181,8 @@ class Origins:
         """Return a score and its figures.
 
         A metric says what it depends on by its arguments: one that takes nothing of the extractor is computed once
-        for each source and preprocessing, one that takes no images once for each source.
+        for each source and preprocessing, one that takes no images once for each source. One with the settings
+        ``NORMALIZING`` gets images of bytes, and the mean and standard deviation to normalize them with.
 
         Args:
             name: Name of the score.
@@ -180,7 +196,8 @@ class Origins:
             DataError: The score is undefined.
         """
         preprocessing = attrs.evolve(part.manifest.contract.data, labels=None)
-        has_source = "source" in inspect.signature(offer.factory).parameters
+        settings = inspect.signature(offer.factory).parameters.keys()
+        has_source, normalizing = "source" in settings, settings >= NORMALIZING
         train = self._data(part).train if has_source else None
         source = None if train is None else (train.digest, train.classes)
         for key in ((name, source, preprocessing), (name, source, None)):
@@ -188,9 +205,13 @@ class Origins:
                 if isinstance(known := self._scored[key], DataError):
                     raise known
                 return known
-        metric = check_metric(
-            offer, {} if train is None else {"source": self._prepared(train, preprocessing)}
-        )
+        given: dict[str, Any] = {}
+        if train is not None:
+            given["source"] = self._prepared(train, preprocessing, normalized=not normalizing)
+        if normalizing:
+            given |= {"mean": preprocessing.mean, "std": preprocessing.std}
+            seen = [self._as_bytes(preprocessing)]
+        metric = check_metric(offer, given)
         inputs = {*update_arguments(metric), *finalized(metric)}
         if "logits" in inputs and head is None:
             raise DataError("this score needs predictions, and the extractor has no head in this registry")
@@ -221,14 +242,47 @@ class Origins:
             self._loaded[trained] = again[part.reference]
         return self._loaded[trained]
 
-    def _prepared(self, train: Split, contract: Any) -> tuple[Any, Any, tuple[str, ...]]:
-        """Return images normalized for the extractor, labels and class names."""
+    def pixels(self, split: Split, contract: Data) -> Tensor:
+        """Return images as bytes with the size and channels of a contract; the last used are kept.
+
+        Args:
+            split: Images.
+            contract: Preprocessing; mean and standard deviation play no part.
+
+        Returns:
+            uint8 ``(n, channels, height, width)``.
+        """
+        from compatkit.evaluation.preprocessing import prepare
+
+        key = split.digest, attrs.evolve(contract, mean=(), std=(), labels=None)
+        images = self._pixels.pop(key) if key in self._pixels else prepare(split, contract).images
+        self._pixels[key] = images
+        while len(self._pixels) > PREPARED:
+            self._pixels.pop(next(iter(self._pixels)))
+        return images
+
+    def _as_bytes(self, contract: Data) -> Observation:
+        """Return the target's images as bytes, in one batch."""
         import torch
 
-        from compatkit.evaluation.preprocessing import normalize, prepare
+        images = self.pixels(self.sample, contract)
+        labels = torch.from_numpy(self.sample.labels).long()
+        positions = torch.arange(len(images))
+        return Observation(
+            images=images, labels=labels, positions=positions, logits=images.new_empty(len(images), 0)
+        )
+
+    def _prepared(
+        self, train: Split, contract: Data, *, normalized: bool
+    ) -> tuple[Any, Any, tuple[str, ...]]:
+        """Return images, normalized for the extractor or as bytes, labels and class names."""
+        import torch
+
+        from compatkit.evaluation.preprocessing import normalize
 
         sample = train if len(train) <= MAX_SOURCE else train.subset(MAX_SOURCE, self.seed)
-        images = normalize(prepare(sample, contract).images, contract)
+        images = self.pixels(sample, contract)
+        images = normalize(images, contract) if normalized else images
         return images, torch.from_numpy(sample.labels).long(), sample.classes
 
 

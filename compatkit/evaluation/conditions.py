@@ -78,6 +78,8 @@ class Conditions:
         seed: Seed of the order of the images.
         precision: ``"float32"`` (TF32 off) or ``"bfloat16"`` (autocast; also written ``"bf16"``).
         device: Device to run on; modules are moved back afterwards.
+        channels_last: Images and weights of convolutions as NHWC in memory. Figures are equal but for rounding; it is
+            no part of the key, as the device is none.
 
     Raises:
         UsageError: A value is unknown, or the batch size is below 1.
@@ -88,6 +90,7 @@ class Conditions:
     seed: int = attrs.field(default=0, validator=Number(whole=True))
     precision: str = attrs.field(default="float32", converter=_precision, validator=OneOf(PRECISIONS))
     device: str = "cpu"
+    channels_last: bool = False
 
     def passes(self, count: int) -> int:
         """Return the number of batches that one extractor runs for ``count`` images."""

@@ -118,6 +118,8 @@ def evaluate_heads(
         batched = zip(image_batches, on_device, examples.each(image_batches), strict=True)
         for number, (positions, rows, pixels) in enumerate(batched, start=done + 1):
             images = normalize(pixels, data, device=conditions.device)
+            if conditions.channels_last:
+                images = images.contiguous(memory_format=torch.channels_last)
             features = extractor(images.clone() if observers else images)  # it may write into them
             outputs = dict[EvaluatedHead, Tensor]()
             for head in heads:
@@ -138,6 +140,8 @@ def evaluate_heads(
         stack.enter_context(precision_context(conditions))
         for module in modules:
             stack.enter_context(moved_to(module, conditions.device))
+            if conditions.channels_last:
+                stack.enter_context(_weights_last(module))
         if estimates(conditions.bn_policy):
             stored_weight = stored_share(conditions.bn_policy, len(examples))
             for module in modules:
@@ -206,6 +210,19 @@ def moved_to(module: nn.Module, device: str) -> Iterator[None]:
         yield
     finally:
         module.to(previous)
+
+
+@contextmanager
+def _weights_last(module: nn.Module) -> Iterator[None]:
+    """Put weights of convolutions into NHWC, and the very same tensors back afterwards: they may be mapped files."""
+    before = [(weight, weight.data) for weight in module.parameters() if weight.ndim == 4]
+    try:
+        for weight, data in before:
+            weight.data = data.contiguous(memory_format=torch.channels_last)
+        yield
+    finally:
+        for weight, data in before:
+            weight.data = data
 
 
 @contextmanager

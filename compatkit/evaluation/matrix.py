@@ -218,6 +218,7 @@ def _row(
         )
         settings = conditions.settings(images, batch_norm=either, bound=bound, adapters=adapters)
         settings |= {"device": conditions.device, "torch": str(torch.__version__)}
+        settings |= {"channels_last": True} if conditions.channels_last else {}
         settings["own"] = pair.head.is_own(pair.extractor)
         cells.append(_cell(pair, split, settings, own))
     return cells

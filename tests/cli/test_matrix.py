@@ -47,6 +47,17 @@ def test_matrix_prints_the_same_figures_as_json(run: Any, parts: Path) -> None:
 
 
 @pytest.mark.usefixtures("parts")
+def test_cells_measured_in_channels_last_are_taken_without_it(run: Any) -> None:
+    words = "matrix", "digits/*.extractor", "digits/*.head", "--json"
+    first, second = (run(*words, *more).json for more in (["--channels-last"], []))
+    assert first["settings"]["cells"] == {"taken": 0, "measured": 4}
+    assert second["settings"]["cells"] == {"taken": 4, "measured": 0}
+    assert all(
+        cell["settings"]["channels_last"] is True for table in (first, second) for cell in table["cells"]
+    )
+
+
+@pytest.mark.usefixtures("parts")
 def test_recombine_tells_accuracy_bound_and_verdict(run: Any) -> None:
     output = run("recombine", LEFT, RIGHT)
     assert "Accuracy, common classes" in output.out and "Bound" in output.out

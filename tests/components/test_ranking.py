@@ -13,6 +13,7 @@ from typing import Any
 import attrs
 import numpy as np
 import pytest
+import torch
 from distributions import Install, install
 from pretended import pretended
 from scipy.stats import spearmanr
@@ -273,6 +274,35 @@ def test_data_sets_are_scored_once(place: Path, tmp_path: Path, monkeypatch: pyt
     scored.clear()
     assert measured(*images) == apart and len(scored) == 2
     assert apart[0] == apart[1] != apart[2]
+
+
+def test_normalizations_share_one_look_at_the_pixels_and_give_the_figures_of_normalized_images(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from compatkit.evaluation.preprocessing import normalize, prepare
+    from compatkit_plugins.metrics import _pixels
+
+    registry = ck.Registry.open(shutil.copytree(place, tmp_path / "parts"))
+    near = registry.store.manifest("zoo/near.extractor")
+    data = {
+        name: attrs.evolve(near.contract.data, mean=(mean,)) for name, mean in (("one", 0.1), ("two", 0.6))
+    }
+    for name, images in data.items():
+        manifest = attrs.evolve(near, contract=attrs.evolve(near.contract, data=images))
+        registry.publish(manifest, f"more/{name}.extractor", state=registry.store.load_state(near))
+    looks, plain, source = list[Any](), _pixels._products, data_set("shared", seed=8)
+    monkeypatch.setattr(_pixels, "_PRODUCTS", {})
+    monkeypatch.setattr(_pixels, "_products", lambda *sides: looks.append(sides) or plain(*sides))
+    ranking = registry.rank("more/*.extractor", TARGET, scores=["theory_transfer"], sources=lambda _: source)
+    assert len(looks) == 3  # source, target, and both
+    cells = {row.extractor.split("/")[1].split(".")[0]: row.cell.value for row in ranking.rows}
+    for name, images in data.items():
+        sides = [prepare(split, images) for split in (source.train, TARGET.train)]
+        (first, labels), (second, others) = ((normalize(side.images, images), side.labels) for side in sides)
+        metric: Any = ck.metrics.make_metric("theory_transfer", source=(first, labels, CLASSES))
+        table = metric.finalize(metric.update(None, second, others, torch.arange(len(others))), CLASSES)
+        assert cells[name] == pytest.approx(table.at(quantity="bound").value, rel=1e-5)
+    assert cells["one"] != cells["two"]
 
 
 COUNTED = """

@@ -22,7 +22,7 @@ from compatkit.data.dataset import Split
 from compatkit.errors import DataError, EnvironmentFailure, UsageError
 from compatkit.evaluation.batchnorm import batches
 from compatkit.evaluation.component import Component
-from compatkit.evaluation.conditions import Conditions, Progress
+from compatkit.evaluation.conditions import Conditions, Progress, key_of
 from compatkit.evaluation.matrix import measure
 from compatkit.evaluation.prospect import BROKEN
 
@@ -445,6 +445,47 @@ def test_bfloat16_gives_figures_too() -> None:
     (cell,) = measured(lefts, rights, {lefts[0].reference: noise()}, precision="bfloat16")
     assert cell.restricted is not None
     assert cell.settings["precision"] == "bfloat16"
+
+
+@pytest.mark.parametrize("policy", ["batch", "running", "reestimate", "mix:16"])
+def test_channels_last_gives_the_same_figures_and_key_and_leaves_the_very_same_weights(policy: str) -> None:
+    lefts, rights = parts(*[labels("0", "1", "2")] * 2)
+    data, seen = {part.reference: noise() for part in lefts}, list[bool]()
+
+    def look(module: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
+        seen.append(module.weight.is_contiguous(memory_format=torch.channels_last))  # pyright: ignore
+        seen.append(inputs[0].is_contiguous(memory_format=torch.channels_last))
+
+    weights = [
+        weight for part in (*lefts, *rights) for weight in part.module.state_dict(keep_vars=True).values()
+    ]
+    before = [(weight.data_ptr(), weight.stride(), weight.clone()) for weight in weights]
+    plain = measured(lefts, rights, data, bn_policy=policy, batch_size=BATCH)
+    rights[1].module.weights.register_forward_pre_hook(look)  # pyright: ignore[reportCallIssue]
+    last = measured(lefts, rights, data, bn_policy=policy, batch_size=BATCH, channels_last=True)
+    assert seen and all(seen)
+    for one, other in zip(plain, last, strict=True):
+        assert (one.restricted, one.unrestricted, one.difference) == (
+            other.restricted,
+            other.unrestricted,
+            other.difference,
+        )
+        assert key_of(one.settings) == key_of(other.settings)
+        assert other.settings["channels_last"] is True and "channels_last" not in one.settings
+    for weight, (place, stride, value) in zip(weights, before, strict=True):
+        assert (weight.data_ptr(), weight.stride()) == (place, stride) and torch.equal(weight, value)
+
+
+def test_weights_are_put_back_after_an_error_under_channels_last() -> None:
+    lefts, rights = parts(labels("0", "1", "2"))
+    place = rights[0].module.weights.weight.data_ptr()  # pyright: ignore
+
+    def stop(done: int, total: int, name: str) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        measured(lefts, rights, {lefts[0].reference: noise()}, stop, channels_last=True)
+    assert rights[0].module.weights.weight.data_ptr() == place  # pyright: ignore
 
 
 def test_bad_input_is_refused() -> None:

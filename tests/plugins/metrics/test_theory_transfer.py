@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from scipy.linalg import cho_solve
 from torch import Tensor
 
 import compatkit as ck
@@ -15,7 +16,15 @@ from compatkit.errors import DataError, UsageError
 from compatkit.evaluation.metrics import Table
 from compatkit.measuring.arrays import on_arrays
 from compatkit.training.testing import assert_metric
-from compatkit_plugins.metrics.theory_transfer import TheoryTransfer, Transfer, columns, gram, unit
+from compatkit_plugins.metrics.theory_transfer import (
+    SMALLEST,
+    TheoryTransfer,
+    Transfer,
+    _factor,
+    columns,
+    gram,
+    unit,
+)
 
 
 def sphere(count: int, width: int, seed: int) -> np.ndarray:
@@ -128,6 +137,20 @@ def test_examples_that_occur_twice_are_refused_without_jitter() -> None:
     with pytest.raises(DataError):
         Transfer(inputs, twice)
     assert Transfer(inputs, twice, jitter=1e-6).bounds(np.ones((5, 1)), np.ones((6, 1))).bound < 1e4
+
+
+@pytest.mark.parametrize("smallest", [1e-3, 1e-8, 2e-12, 5e-13, 0.0])
+def test_matrices_are_refused_by_their_smallest_eigenvalue(smallest: float) -> None:
+    draw = np.random.default_rng(0)
+    vectors, _ = np.linalg.qr(draw.normal(size=(30, 30)))
+    matrix = vectors @ np.diag([smallest, *np.linspace(0.1, 1, 29)]) @ vectors.T
+    matrix = (matrix + matrix.T) / 2
+    if smallest < SMALLEST:
+        with pytest.raises(DataError, match="singular"):
+            _factor(matrix, "source", 0.0)
+    else:
+        answer = cho_solve(_factor(matrix, "source", 0.0), matrix)
+        assert answer == pytest.approx(np.eye(30), abs=1e-12 / smallest)
 
 
 def test_inputs_and_labels_outside_the_theory_are_refused() -> None:
