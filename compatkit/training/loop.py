@@ -417,39 +417,35 @@ class Loop:
             raise
         if self.mark is not None:
             self.mark("forward")
-        if not total.requires_grad:
-            if not joined:
-                raise no_gradient_error(step)
-            return self._measured(task_loop, step, terms, predicted)
-        if step.number >= task_loop.next_gradient_check:
-            parts = [part for state in self.setup.tasks.values() for part in (state.extractor, state.head)]
-            trained = [*self.trainable, *(parameter for part in parts for parameter in part.parameters())]
-            check_all_trained(total, trained, self.plugins.members)
-            task_loop.next_gradient_check = 1 << step.number.bit_length()
-        if (pieces := task_loop.accumulation_steps) > 1:
-            total = total / pieces
-            losses = {name: loss / pieces for name, loss in losses.items()}
-        try:
-            if by_loss is None:
-                total.backward()
-            else:
-                by_loss.add(losses)
-        except RuntimeError as error:
-            if cause := explained(error, step, task_loop.objective.losses):
-                raise cause from error
-            raise
-        if self.mark is not None:
-            self.mark("backward")
-        return self._measured(task_loop, step, terms, predicted)
-
-    def _measured(
-        self, task_loop: TaskLoop, step: Step, terms: Mapping[str, Tensor], predicted: Tensor | None
-    ) -> StepResult:
-        """Return the result of a micro-batch after its backward pass."""
-        batch = step.batch
-        may_spoil = task_loop.loads_images or step.images_changed
+        if total.requires_grad:
+            if step.number >= task_loop.next_gradient_check:
+                self._check_graph(task_loop, step, total)
+            if (pieces := task_loop.accumulation_steps) > 1:
+                total = total / pieces
+                losses = {name: loss / pieces for name, loss in losses.items()}
+            try:
+                if by_loss is None:
+                    total.backward()
+                else:
+                    by_loss.add(losses)
+            except RuntimeError as error:
+                if cause := explained(error, step, task_loop.objective.losses):
+                    raise cause from error
+                raise
+            if self.mark is not None:
+                self.mark("backward")
+        elif not joined:
+            raise no_gradient_error(step)
+        batch, may_spoil = step.batch, task_loop.loads_images or step.images_changed
         images = batch.images.detach().sum() if may_spoil else None
         return StepResult(terms, predicted, None if predicted is None else batch.labels, images)
+
+    def _check_graph(self, task_loop: TaskLoop, step: Step, total: Tensor) -> None:
+        """Check that all parameters that a loss depends on are trained, and set the step of the next check."""
+        parts = [part for state in self.setup.tasks.values() for part in (state.extractor, state.head)]
+        trained = [*self.trainable, *(parameter for part in parts for parameter in part.parameters())]
+        check_all_trained(total, trained, self.plugins.members)
+        task_loop.next_gradient_check = 1 << step.number.bit_length()
 
     def zero_grad(self) -> None:
         """Drop all gradients, as a loss may depend on another task's network."""

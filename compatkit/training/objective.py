@@ -97,7 +97,10 @@ class Objective(nn.Module):
         try:
             if seeds:
                 reseed(self.precision.device, seeds[0])
-            view_features, calls = self._target_pass(step)
+            if self.recording is None and self.precision.dtype == "float32":
+                view_features, calls = self._run(step), NO_LAYERS
+            else:
+                view_features, calls = self._target_pass(step)
             losses: dict[str, Tensor] = {}
             terms: dict[str, Tensor] = {}
             logits, predicted = step.logits, None
@@ -203,10 +206,8 @@ class Objective(nn.Module):
         return losses
 
     def _target_pass(self, step: Step) -> tuple[dict[str, list[Tensor]], Layers]:
-        """Run the network; return features of extra views by plugin instance, and the recorded calls of layers."""
+        """Run the network in the precision of the run; return what ``_run`` does, and the recorded calls of layers."""
         recording = self.recording
-        if recording is None and self.precision.dtype == "float32":
-            return self._run(step), NO_LAYERS
         with self.precision.autocast():
             if recording is None:
                 return self._run(step), NO_LAYERS

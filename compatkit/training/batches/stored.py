@@ -171,10 +171,8 @@ class Resident(Stored):
             self._epoch, self._drawn = epoch, self._draw(epoch)
         index, labels, starts, mirrored = self._drawn[number]
         if self._views.further is None and not self._augmentation.names:
-            images = self._views.normalized(self._images.index_select(0, index))
-        else:
-            images = self._views.of(self._pixels, starts, mirrored)
-        return batch_of(images, labels, index)
+            return Batch(self._views.normalized(self._images.index_select(0, index)), labels, index)
+        return batch_of(self._views.of(self._pixels, starts, mirrored), labels, index)
 
     def _draw(self, epoch: int) -> list[tuple[Any, ...]]:
         """Return for each batch of an epoch: positions, labels, starts of the pixels, and which are mirrored."""
