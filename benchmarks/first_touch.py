@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from statistics import fmean
 
 COMMAND = "from compatkit.cli import main; main({words!r})"
 PARTS = 5
@@ -87,6 +88,16 @@ def version(rounds: int) -> list[float]:
 def program_help(rounds: int) -> list[float]:
     """Measure ``compatkit --help``."""
     return ratios(COMMAND.format(words=["--help"]), PROGRAM, rounds)
+
+
+def every_help(rounds: int) -> list[float]:
+    """Measure ``--help`` of all commands together, each in a process of its own, as is its rival."""
+    from compatkit.cli import COMMANDS
+
+    each = [
+        ratios(COMMAND.format(words=[name, "--help"]), f"{PROGRAM}, msgspec", rounds) for name in COMMANDS
+    ]
+    return [fmean(of_round) for of_round in zip(*each, strict=True)]
 
 
 def train_help(rounds: int) -> list[float]:

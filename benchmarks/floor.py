@@ -340,6 +340,15 @@ ROWS = (
         "command-help", "`compatkit --help`", "imports of click, attrs", "x", 1.3, "first_touch:program_help"
     ),
     Row(
+        "command-every-help",
+        "`compatkit COMMAND --help`, mean over all commands",
+        "imports of click, attrs, msgspec",
+        "x",
+        1.5,
+        "first_touch:every_help",
+        3,
+    ),
+    Row(
         "command-ls",
         "`compatkit ls` of ten parts",
         "imports of click, attrs, msgspec, sqlite3",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -13,11 +14,10 @@ from compatkit.cli.releases import AboutOptions
 from compatkit.cli.roots import SignatureOptions, check_target, open_registry, open_store
 from compatkit.cli.tables import TableOptions
 from compatkit.cli.workers import WorkerOptions
-from compatkit.components.bridges.ladder import BEST, RungResult
-from compatkit.components.images import fitting_images
 from compatkit.errors import UsageError
-from compatkit.evaluation.component import pinned
-from compatkit.registry.resolving import is_pattern
+
+if TYPE_CHECKING:
+    from compatkit.components.bridges.ladder import RungResult
 
 ONE_PAIR = ("labels", "head_data", "on", "every", "png", *AboutOptions.__annotations__)
 """Options that sets do not take."""
@@ -73,6 +73,7 @@ def bridge_command(options: BridgeOptions) -> int | None:
         compatkit bridge 'zoo/*.extractor' 'zoo/*.head' --rungs ridge --publish pairs --workers 2
     """
     from compatkit.components.bridges.publishing import check_names
+    from compatkit.registry.resolving import is_pattern
 
     options.check_publishes()
     if options.accept_doubtful and options.publish is None:
@@ -152,6 +153,10 @@ def bridge_command(options: BridgeOptions) -> int | None:
 
 def _bridge_sets(options: BridgeOptions) -> int:
     """Bridge all pairs of two sets; return the exit code."""
+    from compatkit.components.bridges.ladder import BEST
+    from compatkit.components.images import fitting_images
+    from compatkit.evaluation.component import pinned
+
     for name in ONE_PAIR:
         if getattr(options, name) not in (None, False, {}):
             text = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -12,12 +13,11 @@ from compatkit.cli.options import Options, argument, bn_policy_option, command, 
 from compatkit.cli.output import emit, first, next_step, paragraph, print_rich, report_text
 from compatkit.cli.roots import SignatureOptions, open_store
 from compatkit.cli.tables import TableOptions
-from compatkit.components.bridges.records import BridgeRecord, recorded
-from compatkit.components.pairs import check_pairs
-from compatkit.contracts.labels import label
 from compatkit.contracts.report import EQUAL_SHAPES, MEASURED, REQUIREMENTS, Report, Word
-from compatkit.registry.resolving import is_pattern
-from compatkit.reports.verdicts import Verdicts
+
+if TYPE_CHECKING:
+    from compatkit.components.bridges.records import BridgeRecord
+    from compatkit.reports.verdicts import Verdicts
 
 MAX_NAMED = 3
 """Pairs named in the message about --require."""
@@ -69,6 +69,11 @@ def check_command(options: CheckOptions) -> int | None:
         # fail unless the pair was measured to be compatible
         compatkit check digits/mnist.extractor digits/usps.head --require compatible
     """
+    from compatkit.components.bridges.records import recorded
+    from compatkit.components.pairs import check_pairs
+    from compatkit.contracts.labels import label
+    from compatkit.registry.resolving import is_pattern
+
     data = None if options.name is None else tuple(map(label, options.load(options.name).classes))
     store = open_store()  # the public Registry imports all that measures and bridges
     verdicts = check_pairs(store, options.extractor, options.head, data=data, bn_policy=options.bn_policy)

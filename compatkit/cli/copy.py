@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from compatkit.cli.images import AdmissionOptions
@@ -10,9 +12,9 @@ from compatkit.cli.output import emit, next_step, paragraph, progress
 from compatkit.cli.releases import SigningOptions, sign_published
 from compatkit.cli.roots import SignatureOptions, open_registry
 from compatkit.registry.names import Reference
-from compatkit.registry.second_names import copy
-from compatkit.registry.signing.verify import statements
-from compatkit.registry.store import Store
+
+if TYPE_CHECKING:
+    from compatkit.registry.store import Store
 
 
 class CopyOptions(AdmissionOptions, SignatureOptions, SigningOptions):
@@ -40,6 +42,8 @@ def copy_command(options: CopyOptions) -> int | None:
         # give it another number
         compatkit copy digits/mnist.head@1.0.0 --as digits/mnist.head@2.0.0
     """
+    from compatkit.registry.second_names import copy
+
     registry, key = open_registry(), options.key()
     store, target = registry.store, Reference.parse(options.target)
     source = store.resolve(options.reference)
@@ -73,6 +77,8 @@ def copy_command(options: CopyOptions) -> int | None:
 
 def _other_signed_names(store: Store, copied: Reference) -> list[str]:
     """Return the names in the signatures of a component if none of them is valid for this name and version."""
+    from compatkit.registry.signing.verify import statements
+
     names = [
         verdict.statement.name for verdict in statements(store, str(copied)) if verdict.statement is not None
     ]

@@ -12,12 +12,12 @@ import click
 from compatkit.cli.images import DataOptions
 from compatkit.cli.options import argument, command, group, option
 from compatkit.cli.output import clean, columns, emit, first, paragraph, progress, warn
-from compatkit.foundation.bars import Progress
 from compatkit.reports.writing import write
 
 if TYPE_CHECKING:
     from compatkit.data.split import Split
     from compatkit.data.summary import Copies, DataSummary, Range
+    from compatkit.foundation.bars import Progress
 
 ROWS, COLUMNS, SIDE = 24, 8, 96
 """Contact sheet: limits of classes and of images of each, and pixels a side."""

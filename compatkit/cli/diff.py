@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import click
 
@@ -10,9 +11,11 @@ from compatkit.cli.options import Options, argument, command, option
 from compatkit.cli.output import columns, emit, fold, paragraph
 from compatkit.cli.roots import open_registry
 from compatkit.contracts.report import EQUAL_SHAPES
-from compatkit.registry.names import Bump, Reference
-from compatkit.registry.versions.diff import Difference
-from compatkit.registry.versions.tensors import TensorChange
+
+if TYPE_CHECKING:
+    from compatkit.registry.names import Bump, Reference
+    from compatkit.registry.versions.diff import Difference
+    from compatkit.registry.versions.tensors import TensorChange
 
 SHOWN = 12
 """Tensors listed, the largest differences first."""

@@ -7,7 +7,6 @@ import click
 from compatkit.cli.options import Options, command, option
 from compatkit.cli.output import clean, counted, emit, fold
 from compatkit.cli.roots import requested_root
-from compatkit.health.doctor import doctor
 
 COLORS = {"ok": "green", "warning": "yellow", "problem": "red"}
 
@@ -33,6 +32,8 @@ def doctor_command(options: DoctorOptions) -> int | None:
         # for a report of a bug
         compatkit --registry parts doctor --json
     """
+    from compatkit.health.doctor import doctor
+
     report = doctor(requested_root(), plugins=options.imports, remotes=options.remotes)
     if options.json:
         return emit(report.to_json(), report.exit_code)

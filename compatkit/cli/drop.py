@@ -8,8 +8,6 @@ from compatkit.cli.options import argument, command, option
 from compatkit.cli.output import clean, emit, next_step
 from compatkit.cli.releases import SigningOptions
 from compatkit.cli.roots import open_store
-from compatkit.registry.dropping import drop
-from compatkit.registry.names import Reference
 
 
 class DropOptions(SigningOptions):
@@ -30,6 +28,9 @@ def drop_command(options: DropOptions) -> int | None:
         # after a clash: free the number, keep the component by its digest
         compatkit drop digits/mnist.head@1.0.0 --reason "the other team's number"
     """
+    from compatkit.registry.dropping import drop
+    from compatkit.registry.names import Reference
+
     wanted = Reference.parse(options.reference)
     record = drop(open_store(), options.reference, options.reason)
     if options.json:

@@ -6,13 +6,11 @@ from pathlib import Path
 
 import click
 
-from compatkit.cli.inspect import network_call
 from compatkit.cli.options import Options, argument, command, option
 from compatkit.cli.output import clean, emit, next_step, rows, size
 from compatkit.cli.roots import open_registry
 from compatkit.cli.writable import check_outputs
 from compatkit.foundation.codec import unstructure
-from compatkit.registry.remotes.address import parse_options
 
 
 class ExportOptions(Options):
@@ -47,6 +45,9 @@ def export_command(options: ExportOptions) -> int | None:
         # what an alias points to, as ONNX
         compatkit export digits/mixed:prod mixed.onnx --format onnx
     """
+    from compatkit.cli.inspect import network_call
+    from compatkit.registry.remotes.address import parse_options
+
     check_outputs({"FILE": options.file})
     replaced = options.file.exists()
     from compatkit.adapters.builders import versioned_builders

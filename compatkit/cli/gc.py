@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
 import click
 
@@ -11,8 +12,9 @@ from compatkit.cli.options import Options, argument, command, option
 from compatkit.cli.output import clean, columns, counted, emit, next_step, paragraph, progress, size, warn
 from compatkit.cli.roots import open_store
 from compatkit.errors import UsageError
-from compatkit.registry.maintenance.gc import CollectionPlan, CollectionResult, plan
-from compatkit.registry.maintenance.purge import plan as plan_purge
+
+if TYPE_CHECKING:
+    from compatkit.registry.maintenance.gc import CollectionPlan, CollectionResult
 
 _TIME = re.compile(r"([0-9]{1,7})([smhd]?)")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
@@ -73,6 +75,8 @@ def gc_command(options: GcOptions) -> int | None:
         # show what a purge of a withdrawn version would delete for good
         compatkit gc digits/mnist.head@1.1.0 --withdrawn --purge
     """
+    from compatkit.registry.maintenance.gc import plan
+
     if options.purge:
         return _purge(options)
     if options.patterns:
@@ -101,6 +105,8 @@ def gc_command(options: GcOptions) -> int | None:
 
 def _purge(options: GcOptions) -> int | None:
     """Show what a purge would delete, or delete it."""
+    from compatkit.registry.maintenance.purge import plan as plan_purge
+
     if not options.withdrawn or options.alone or options.grace != timedelta(hours=24):
         raise UsageError("--purge needs --withdrawn, and takes neither --grace nor --alone.")
     store = open_store()

@@ -17,9 +17,6 @@ from compatkit.cli.remote import (
     transfer_settings,
 )
 from compatkit.cli.roots import SignatureOptions, destination, open_or_create_store
-from compatkit.registry.copy.settings import select_versions
-from compatkit.registry.remotes.pushpull import import_components
-from compatkit.registry.store import Store
 
 
 class ImportOptions(FollowOptions, AdmissionOptions, SignatureOptions):
@@ -45,6 +42,10 @@ def import_command(options: ImportOptions) -> int | None:
         # one version, without measured results
         compatkit import theirs digits/mnist.head@^1 --no-results
     """
+    from compatkit.registry.copy.settings import select_versions
+    from compatkit.registry.remotes.pushpull import import_components
+    from compatkit.registry.store import Store
+
     other, wanted = Store.open(options.source.expanduser()), options.patterns or ("*",)
     with progress("importing") as report:
         settings = transfer_settings(options, report)

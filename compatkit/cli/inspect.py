@@ -5,18 +5,19 @@ from __future__ import annotations
 from contextlib import suppress
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from compatkit.cli.options import Options, argument, command
 from compatkit.cli.output import clean, columns, emit, rows
-from compatkit.components.exports.document import KEY, Description, description_of
-from compatkit.contracts.contract import Blueprint
 from compatkit.errors import CompatkitError, FormatError
 from compatkit.foundation.codec import unstructure
-from compatkit.registry.weights.header import Header, read_header
-from compatkit.reports.contracts import port_text, short_digest
+
+if TYPE_CHECKING:
+    from compatkit.components.exports.document import Description
+    from compatkit.contracts.contract import Blueprint
+    from compatkit.registry.weights.header import Header
 
 SHOWN = 40
 """Most tensors, and texts of the metadata, that are printed."""
@@ -40,6 +41,9 @@ def inspect_command(options: InspectOptions) -> int | None:
         # tensors, sizes and metadata of a file
         compatkit inspect mixed.safetensors
     """
+    from compatkit.components.exports.document import KEY, description_of
+    from compatkit.registry.weights.header import read_header
+
     header = read_header(options.file.expanduser())
     exported: dict[str, Any] = {}
     described: dict[str, str] = {}
@@ -90,6 +94,8 @@ def inspect_command(options: InspectOptions) -> int | None:
 
 def _texts(description: Description) -> dict[str, str]:
     """Return the description as labeled texts."""
+    from compatkit.reports.contracts import port_text, short_digest
+
     contract, whole = description.contract, description.whole
     data = contract.data
     return {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from compatkit.cli.options import Options, argument, command
@@ -9,8 +11,10 @@ from compatkit.cli.output import clean, emit, fold
 from compatkit.cli.private_keys import author_label
 from compatkit.cli.roots import open_store
 from compatkit.errors import IntegrityError, NotFound
-from compatkit.registry.history import HistoryEntry
 from compatkit.registry.resolving import is_pattern
+
+if TYPE_CHECKING:
+    from compatkit.registry.history import HistoryEntry
 
 COLORS = {"published": "green", "withdrawn": "yellow", "dropped": "yellow"}
 

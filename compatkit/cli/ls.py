@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from compatkit.cli.command_line import command_line
@@ -10,7 +12,9 @@ from compatkit.cli.output import clean, columns, emit
 from compatkit.cli.roots import open_store
 from compatkit.errors import IntegrityError, NotFound, near
 from compatkit.foundation.display import network_and_cut
-from compatkit.registry.index.lookup import ListedName
+
+if TYPE_CHECKING:
+    from compatkit.registry.index.lookup import ListedName
 
 HEADER = ("name", "version", "kind", "parameters", "network", "aliases")
 

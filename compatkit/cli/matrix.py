@@ -14,21 +14,16 @@ from compatkit.cli.options import Options, argument, batch_size_option, bn_polic
 from compatkit.cli.output import clean, counted, emit, first, news, paragraph, print_rich, progress, warn
 from compatkit.cli.roots import SignatureOptions, open_registry
 from compatkit.cli.workers import WorkerOptions
-from compatkit.components.bridges.ladder import BEST, check_policy
-from compatkit.components.bridges.pairs import BridgedPairs
-from compatkit.components.images import fitting_images
-from compatkit.components.loading import PartLoader
-from compatkit.components.matrices.filling import chosen
-from compatkit.components.matrices.filters import parse
-from compatkit.components.registry import Registry
 from compatkit.errors import FormatError
-from compatkit.evaluation.component import Component
 from compatkit.evaluation.conditions import PRECISIONS
 from compatkit.registry.os_errors import environment
-from compatkit.reports.matrix import Matrix
 
 if TYPE_CHECKING:
+    from compatkit.components.bridges.pairs import BridgedPairs
+    from compatkit.components.registry import Registry
     from compatkit.data.dataset import DataSet, Split
+    from compatkit.evaluation.component import Component
+    from compatkit.reports.matrix import Matrix
 
 MAX_NAMED = 4
 """Extractors named for one set of images."""
@@ -108,6 +103,10 @@ def matrix_command(options: MatrixOptions) -> int | None:
         # search recorded results, measure nothing
         compatkit matrix 'digits/*' 'digits/*' --where grade=compatible --fill none
     """
+    from compatkit.components.loading import PartLoader
+    from compatkit.components.matrices.filling import chosen
+    from compatkit.components.matrices.filters import parse
+
     before = _read_matrix(options)  # before anything is measured
     metrics = _metrics(options)
     registry = open_registry()
@@ -173,6 +172,8 @@ def _metrics(options: MatrixOptions) -> dict[str, dict[str, Any]]:
 
 def _read_matrix(options: MatrixOptions) -> Matrix | None:
     """Return the matrix to compare with, if one was asked for; refuse outputs that a comparison does not have."""
+    from compatkit.reports.matrix import Matrix
+
     if options.against is None:
         return None
     if others := [name for name in options.outputs() if name not in COMPARISONS]:
@@ -192,6 +193,8 @@ def _read_matrix(options: MatrixOptions) -> Matrix | None:
 
 def _check_policy(heads: Sequence[Component], bn_policy: str) -> None:
     """Raise, before anything is fitted, for a policy that would replace the statistics of bridges."""
+    from compatkit.components.bridges.ladder import check_policy
+
     for head in heads:
         if head.manifest.kind == "head" and head.manifest.contract.protocol.norm == "batch":
             check_policy(f"A bridge to {head.reference}", bn_policy)
@@ -205,6 +208,9 @@ def _bridges(
     options: MatrixOptions,
 ) -> BridgedPairs:
     """Return bridges for all pairs that were not trained together; warn for shared heads, which get none."""
+    from compatkit.components.bridges.ladder import BEST
+    from compatkit.components.images import fitting_images
+
     heads = [component.reference for component in rights if component.manifest.kind == "head"]
     for component in rights:
         if component.manifest.kind != "head":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,7 +14,9 @@ from compatkit.cli.output import columns, emit, paragraph, progress
 from compatkit.cli.roots import SignatureOptions, open_registry
 from compatkit.cli.tables import TableOptions
 from compatkit.errors import UsageError
-from compatkit.evaluation.metrics import Measured, Result, TableCell, make_metric
+
+if TYPE_CHECKING:
+    from compatkit.evaluation.metrics import Measured
 
 PRINTED = 40
 """Printed cells of a table; ``--json`` has all."""
@@ -54,6 +56,7 @@ def metric_command(options: MetricOptions) -> int | None:
         # similarity of two arrays of activations
         compatkit metric cka --arrays a.npy b.npy
     """
+    from compatkit.evaluation.metrics import make_metric
     from compatkit.measuring.measure import measure
 
     if options.arrays:
@@ -95,6 +98,7 @@ def metric_command(options: MetricOptions) -> int | None:
 
 def _measure_arrays(options: MetricOptions) -> int | None:
     """Measure arrays in files."""
+    from compatkit.evaluation.metrics import make_metric
     from compatkit.measuring.arrays import measure_arrays, read_array, roles_of
 
     if options.layers or options.against or options.name or options.recipe:
@@ -140,6 +144,8 @@ def settings_of(texts: Sequence[str], metrics: Sequence[str]) -> dict[str, dict[
 
 def _print(result: Measured) -> None:
     """Print one result: a line, or a table."""
+    from compatkit.evaluation.metrics import Result, TableCell
+
     click.echo()
     better = {"higher": ", higher is better", "lower": ", lower is better", "none": ""}[result.direction]
     unit = "" if result.unit == "1" else f" in {result.unit}"

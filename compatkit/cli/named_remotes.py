@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from compatkit.cli.options import Options, argument, command, group, option
 from compatkit.cli.output import clean, columns, emit, next_step, paragraph, rows, warn
 from compatkit.errors import CompatkitError
-from compatkit.registry.remotes import named
-from compatkit.registry.remotes.address import parse_options
-from compatkit.registry.remotes.named import SavedRemote
+
+if TYPE_CHECKING:
+    from compatkit.registry.remotes.named import SavedRemote
 
 remote_command = group(
     "remote",
@@ -53,6 +53,10 @@ def add(options: RemoteAddOptions) -> int | None:
         # another S3 server than Amazon's
         compatkit remote add lab s3://parts --option endpoint_url=http://127.0.0.1:9000
     """
+    from compatkit.registry.remotes import named
+    from compatkit.registry.remotes.address import parse_options
+    from compatkit.registry.remotes.named import SavedRemote
+
     name = options.name.removesuffix(":")
     remote = SavedRemote.of(options.address, parse_options(options.settings), trusted=options.trusted)
     named.add(name, remote, replace=options.replace)
@@ -77,6 +81,8 @@ def list_(options: RemoteListOptions) -> int | None:
         # names and addresses
         compatkit remote list
     """
+    from compatkit.registry.remotes import named
+
     remotes: dict[str, SavedRemote] = {}
     for name in named.names():
         try:
@@ -105,6 +111,8 @@ def show(options: RemoteNameOptions) -> int | None:
         # address, options and trust of one
         compatkit remote show team
     """
+    from compatkit.registry.remotes import named
+
     name = options.name.removesuffix(":")
     remote = named.get(name)
     if options.json:
@@ -122,6 +130,8 @@ def remove(options: RemoteNameOptions) -> int | None:
         # forget the name; the remote stays as it is
         compatkit remote remove team
     """
+    from compatkit.registry.remotes import named
+
     name = options.name.removesuffix(":")
     named.remove(name)
     if options.json:

@@ -22,16 +22,15 @@ from compatkit.cli.private_keys import author_label
 from compatkit.cli.releases import SigningOptions
 from compatkit.cli.roots import open_registry, open_store
 from compatkit.cli.tables import TableOptions
-from compatkit.components.outcomes import PolicyOutcome, PolicyOutcomes
 from compatkit.errors import DataError, NotFound, UsageError
-from compatkit.experiments.recipes import data_sets
 from compatkit.registry.policies import MODES, Policy
 from compatkit.registry.policy_scopes import WILDCARDS, check_scope
-from compatkit.registry.policylog import Revision
-from compatkit.registry.store import Store
 
 if TYPE_CHECKING:
+    from compatkit.components.outcomes import PolicyOutcome
     from compatkit.data.dataset import Split
+    from compatkit.registry.policylog import Revision
+    from compatkit.registry.store import Store
 
 
 policy_command = group(
@@ -188,6 +187,8 @@ def test_command(options: PolicyTestOptions) -> int | None:
         # would this be accepted as the next version?
         compatkit policy test trial/new.extractor --as digits/mnist.extractor
     """
+    from compatkit.components.outcomes import PolicyOutcomes
+
     registry = open_registry()
     references = (str(pinned) for text in options.references for pinned in registry.store.select(text))
     images = options.at_hand(options.names, options.recipe)
@@ -213,6 +214,8 @@ def test_command(options: PolicyTestOptions) -> int | None:
 
 def _deciding(options: PolicySetOptions) -> Split:
     """Return the images to measure on: the test split, unless the name ends with /train."""
+    from compatkit.experiments.recipes import data_sets
+
     name, recipe = options.name, options.recipe
     if recipe is not None:
         sets = data_sets(recipe, **options.load_arguments)

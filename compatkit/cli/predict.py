@@ -14,18 +14,17 @@ from compatkit.cli.options import BN_POLICY_SETTINGS, argument, command, device_
 from compatkit.cli.output import columns, counted, emit, news, warn
 from compatkit.cli.roots import SignatureOptions, open_registry
 from compatkit.cli.statistics import ALONE, images_of_statistics, normalizes, policy_for_single_images
-from compatkit.components.registry import Registry
 from compatkit.contracts.batchnorm import DEFAULT, estimates
 from compatkit.contracts.kinds import HEADS
-from compatkit.contracts.manifest import TRAINED_WITH
 from compatkit.errors import DataError, UsageError
-from compatkit.registry.names import Reference
 from compatkit.registry.resolving import wrong_kind
 
 if TYPE_CHECKING:
+    from compatkit.components.registry import Registry
     from compatkit.data.split import Split
     from compatkit.evaluation.predictions import Prediction
     from compatkit.evaluation.recombination import Recombination
+    from compatkit.registry.names import Reference
 
 
 class PredictOptions(NamedDataOptions, SignatureOptions):
@@ -186,6 +185,8 @@ def _own_head(registry: Registry, extractor: Reference) -> Reference:
     Raises:
         UsageError: There is none, or there are heads of several names.
     """
+    from compatkit.contracts.manifest import TRAINED_WITH
+
     heads = {
         head.name: head
         for head in registry.store.index.search(parent=extractor.digest, kind="head")

@@ -11,7 +11,6 @@ from compatkit.cli.options import argument, batch_size_option, command, device_o
 from compatkit.cli.output import emit, progress
 from compatkit.cli.roots import SignatureOptions, open_registry
 from compatkit.cli.tables import TableOptions
-from compatkit.components.images import images_again
 from compatkit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -51,6 +50,7 @@ def rank_command(options: RankOptions) -> int | None:
         # name the best by one score
         compatkit rank 'zoo/*.extractor' --data photos/ --score logme --by logme
     """
+    from compatkit.components.images import images_again
     from compatkit.components.scoring import SCORES
 
     registry = open_registry()

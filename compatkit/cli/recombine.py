@@ -15,15 +15,13 @@ from compatkit.cli.output import emit, next_step, paragraph, progress, report_te
 from compatkit.cli.releases import AboutOptions
 from compatkit.cli.roots import SignatureOptions, check_target, open_registry
 from compatkit.cli.statistics import ALONE, normalizes, policy_for_single_images, states_policy
-from compatkit.components.images import fitting_images
 from compatkit.contracts.batchnorm import DEFAULT, estimates
-from compatkit.contracts.evidence import Cell, Figure
-from compatkit.contracts.report import Report
 from compatkit.errors import DataError, IncompatibleError
 from compatkit.foundation.codec import unstructure
-from compatkit.reports.wording import evidence_rows, figure_text, settings_line, verdict
 
 if TYPE_CHECKING:
+    from compatkit.contracts.evidence import Cell, Figure
+    from compatkit.contracts.report import Report
     from compatkit.data.split import Split
     from compatkit.evaluation.recombination import Recombination
 
@@ -56,6 +54,7 @@ def recombine_command(options: RecombineOptions) -> int | None:
         # and publish it as one network
         compatkit recombine digits/mnist.extractor digits/usps.head --publish digits/mixed
     """
+    from compatkit.components.images import fitting_images
     from compatkit.components.stitching import needs_fit
 
     options.check_publishes()
@@ -151,6 +150,8 @@ def _why_not(cell: Cell | None) -> str:
 
 def _print(report: Report, cell: Cell | None, model: Recombination, verbose: bool) -> None:
     """Print the check, the adapters and the measurement if there is one."""
+    from compatkit.reports.wording import evidence_rows, settings_line, verdict
+
     click.echo(report_text(report, verbose=verbose))
     rows({f"adapter {number}": str(adapter) for number, adapter in enumerate(model.inserted, 1)})
     click.echo()
@@ -185,6 +186,8 @@ def _print_published(
     model: Recombination, reference: str | None, why_not: str, accuracy: Figure | None
 ) -> None:
     """Print the reference of the published network with its accuracy, or why it was not published."""
+    from compatkit.reports.wording import figure_text
+
     click.echo()
     if reference is None:
         paragraph(f"not published: {why_not}. --no-measure publishes it nevertheless.")

@@ -25,17 +25,12 @@ from compatkit.cli.output import (
     size,
 )
 from compatkit.cli.roots import SignatureOptions, demanded, destination, open_or_create_store, open_store
-from compatkit.components.cards.site_files import site_files
-from compatkit.registry.copy.report import TransferReport
-from compatkit.registry.copy.settings import TransferSettings
-from compatkit.registry.layout import MARKER
-from compatkit.registry.remotes.address import parse_options
-from compatkit.registry.remotes.pushpull import clone, pull, push
-from compatkit.registry.remotes.remote import scratch_folder
-from compatkit.registry.store import Store
 
 if TYPE_CHECKING:
     from compatkit.registry import Progress
+    from compatkit.registry.copy.report import TransferReport
+    from compatkit.registry.copy.settings import TransferSettings
+    from compatkit.registry.store import Store
 
 PASSED = (
     "unmeasured",
@@ -105,6 +100,10 @@ def push_command(options: PushOptions) -> int | None:
         # show what would go to a saved remote
         compatkit push team: --dry-run
     """
+    from compatkit.components.cards.site_files import site_files
+    from compatkit.registry.remotes.address import parse_options
+    from compatkit.registry.remotes.pushpull import push
+
     store, filesystem = open_store(), parse_options(options.settings)
     with progress("pushing") as report:
         settings = attrs.evolve(
@@ -142,6 +141,9 @@ def pull_command(options: PullOptions) -> int | None:
         # one version from the Hugging Face Hub
         compatkit pull hf://datasets/USER/parts digits/mnist.head@^1
     """
+    from compatkit.registry.remotes.address import parse_options
+    from compatkit.registry.remotes.pushpull import pull
+
     root, filesystem = destination(), parse_options(options.settings)
     with progress("pulling") as report, target_at(root, options.dry_run) as target:
         settings = transfer_settings(options, report)
@@ -167,6 +169,9 @@ def clone_command(options: CloneOptions) -> int | None:
         # weights come when they are first loaded
         compatkit clone team: mine --without-weights
     """
+    from compatkit.registry.remotes.address import parse_options
+    from compatkit.registry.remotes.pushpull import clone
+
     with progress("cloning") as report:
         settings = transfer_settings(options, report)
         filesystem = parse_options(options.settings)
@@ -185,6 +190,8 @@ def transfer_settings(options: Options, report: Progress) -> TransferSettings:
         options: Options of the command; missing ones have their defaults.
         report: Function called with done, total and a description.
     """
+    from compatkit.registry.copy.settings import TransferSettings
+
     has = vars(options)
     return TransferSettings(
         versions="latest" if has.get("latest") else "all",
@@ -205,6 +212,10 @@ def target_at(root: Path, planned: bool) -> Iterator[Callable[[], Store]]:
         root: Folder of the registry.
         planned: Whether it is a dry run.
     """
+    from compatkit.registry.layout import MARKER
+    from compatkit.registry.remotes.remote import scratch_folder
+    from compatkit.registry.store import Store
+
     if not planned or (root / MARKER).exists():
         yield lambda: open_or_create_store(root)
         return

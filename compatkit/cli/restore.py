@@ -9,8 +9,6 @@ from compatkit.cli.options import argument, command, option
 from compatkit.cli.output import emit, progress
 from compatkit.cli.releases import SigningOptions
 from compatkit.cli.roots import open_store
-from compatkit.components.changing import numbered
-from compatkit.registry.restoring import restore
 
 
 class RestoreOptions(AdmissionOptions, SigningOptions):
@@ -31,6 +29,9 @@ def restore_command(options: RestoreOptions) -> int | None:
         # the version can be found by its number again
         compatkit restore digits/mnist.head@1.1.0 --reason "it was not trained on it"
     """
+    from compatkit.components.changing import numbered
+    from compatkit.registry.restoring import restore
+
     store, (name, version) = open_store(), numbered(options.reference, "restore")
     with progress("restoring") as report:
         restore(

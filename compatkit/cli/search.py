@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from compatkit.cli.options import Options, argument, command, option, tags
 from compatkit.cli.output import columns, emit, paragraph
 from compatkit.cli.roots import open_store
 from compatkit.foundation.display import network_and_cut
 from compatkit.registry.index.query import Query
-from compatkit.registry.index.search import SearchResult
 from compatkit.registry.resolving import is_pattern
+
+if TYPE_CHECKING:
+    from compatkit.registry.index.search import SearchResult
 
 SHOWN = 50
 """Default number of versions shown."""

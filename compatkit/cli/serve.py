@@ -9,7 +9,7 @@ from compatkit.cli.options import Options, command, option
 from compatkit.cli.output import emit
 from compatkit.cli.roots import open_registry
 from compatkit.cli.site import title_option
-from compatkit.components.catalogue.server import HOST, PORT
+from compatkit.components.catalogue.address import HOST, PORT
 
 
 class ServeOptions(Options):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,11 +13,10 @@ from compatkit.cli.releases import SigningOptions
 from compatkit.cli.roots import open_store, requested_root, signing_key
 from compatkit.errors import UsageError
 from compatkit.foundation.addresses import is_remote, shown
-from compatkit.registry.authorship import Author
-from compatkit.registry.remotes.address import parse_options
-from compatkit.registry.remotes.remote_settings import change_remote_settings, remote_rules
-from compatkit.registry.settings import ROLES, RegistrySettings, change_settings
-from compatkit.registry.signing.trust import Folder, Trusted
+from compatkit.registry.settings import ROLES
+
+if TYPE_CHECKING:
+    from compatkit.registry.settings import RegistrySettings
 
 settings_command = group(
     "settings",
@@ -61,6 +60,9 @@ def show(options: SettingsShowOptions) -> int | None:
     if options.remote is None:
         rules = open_store().rules
     else:
+        from compatkit.registry.remotes.address import parse_options
+        from compatkit.registry.remotes.remote_settings import remote_rules
+
         rules = remote_rules(options.remote, options=parse_options(options.settings))
     if options.json:
         history = [change.to_json() for change in rules.history]
@@ -108,6 +110,11 @@ def set_command(options: SettingsSetOptions) -> int | None:
         compatkit settings set --require-signature --publisher alice --publisher bob --protect prod
             --sign-with alice
     """
+    from compatkit.registry.authorship import Author
+    from compatkit.registry.remotes.address import parse_options
+    from compatkit.registry.remotes.remote_settings import change_remote_settings
+    from compatkit.registry.settings import change_settings
+
     changes: dict[str, Any] = {}
     for name in LISTS:
         if values := getattr(options, name):
@@ -147,6 +154,8 @@ def set_command(options: SettingsSetOptions) -> int | None:
 
 def _keys(texts: tuple[str, ...]) -> tuple[str, ...]:
     """Return the identities of keys given as text, file, or name of a trusted key."""
+    from compatkit.registry.signing.trust import Folder, Trusted
+
     ids_by_name = {key.name: key.id for key in Folder.of_user().read().keys.values() if key.name}
     return tuple(ids_by_name.get(text) or next(iter(Trusted.of(text).keys)) for text in texts)
 

@@ -10,12 +10,12 @@ from compatkit.cli.options import Options, argument, command
 from compatkit.cli.output import emit, rows, warn
 from compatkit.cli.roots import open_store
 from compatkit.errors import CompatkitError
-from compatkit.registry.names import Reference
-from compatkit.registry.store import Store
 from compatkit.reports.contracts import details as facts_of
 
 if TYPE_CHECKING:
+    from compatkit.registry.names import Reference
     from compatkit.registry.signing.checks import SignatureVerdict
+    from compatkit.registry.store import Store
 
 
 class ShowOptions(Options):

@@ -16,14 +16,14 @@ from compatkit.cli.options import argument, command, device_option, option
 from compatkit.cli.output import columns, emit, paragraph, progress
 from compatkit.cli.roots import SignatureOptions, open_registry
 from compatkit.cli.tables import TableOptions
-from compatkit.components.registry import Registry
 from compatkit.errors import UsageError
-from compatkit.evaluation.metrics import Table, make_metric
 from compatkit.reports.wording import two_digits
 from compatkit.reports.writing import write
 
 if TYPE_CHECKING:
+    from compatkit.components.registry import Registry
     from compatkit.evaluation.assembly import Assembly
+    from compatkit.evaluation.metrics import Table
     from compatkit.measuring.activations import Activations
 
 PRINTED = 14
@@ -81,6 +81,7 @@ def similarity_command(options: SimilarityOptions) -> int | None:
         compatkit similarity digits/mnist.extractor+digits/mnist.head
             digits/usps.extractor+digits/usps.head --layer 'layer*' --png cka.png
     """
+    from compatkit.evaluation.metrics import make_metric
     from compatkit.measuring.activations import activations
     from compatkit.measuring.similarity import similarity, smaller
     from compatkit.reports.layer_maps import LayerMaps

@@ -9,14 +9,13 @@ import click
 from click.core import ParameterSource
 
 from compatkit.cli.images import NamedDataOptions, data_sets
-from compatkit.components.images import evenly, fitting_images
-from compatkit.components.registry import Registry
 from compatkit.contracts.batchnorm import DEFAULT
-from compatkit.contracts.manifest import Manifest, trained_with
-from compatkit.registry.names import Reference
 
 if TYPE_CHECKING:
+    from compatkit.components.registry import Registry
+    from compatkit.contracts.manifest import Manifest
     from compatkit.data.split import Split
+    from compatkit.registry.names import Reference
 
 ALONE = (
     "Batch normalization takes the statistics of each batch here, so the class of an image depends on the others: "
@@ -41,6 +40,8 @@ def policy_for_single_images(registry: Registry, extractor: Reference, head: Ref
         ``"running"`` for a head with the extractor that it was trained with, the default policy where neither has
         batch normalization, else ``"reestimate"``.
     """
+    from compatkit.contracts.manifest import trained_with
+
     left, right = registry.store.manifest(extractor), registry.store.manifest(head)
     if not normalizes((left, right)):
         return DEFAULT
@@ -61,6 +62,8 @@ def images_of_statistics(
     Raises:
         DataError: They are not found.
     """
+    from compatkit.components.images import evenly, fitting_images
+
     if name is not None:
         return evenly(options.images_and_tests(name)[0])
     (data,) = data_sets(registry, [str(extractor)], options).values()

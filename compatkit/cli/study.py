@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,12 +12,10 @@ from compatkit.cli.output import columns, emit, news, next_step, paragraph, prog
 from compatkit.cli.tables import TableOptions
 from compatkit.cli.workers import WorkerOptions
 from compatkit.errors import UsageError
-from compatkit.experiments.spread import Spread
-from compatkit.experiments.studies.durations import expected
-from compatkit.experiments.studies.finding import InstalledStudy, find, find_all, numbers, read_changes
-from compatkit.experiments.studies.results import StudyDocument
-from compatkit.experiments.studies.results import read as read_results
-from compatkit.experiments.studies.running import carry_out
+
+if TYPE_CHECKING:
+    from compatkit.experiments.studies.finding import InstalledStudy
+    from compatkit.experiments.studies.results import StudyDocument
 
 study_command = group(
     "study",
@@ -42,6 +40,8 @@ def list_command(options: Options) -> int | None:
         # numbers, arms, sizes and data
         compatkit study list
     """
+    from compatkit.experiments.studies.finding import find_all
+
     studies, broken = find_all()
     if options.json:
         faults = [{"study": number, "error": str(error)} for number, error in broken.items()]
@@ -58,6 +58,8 @@ def list_command(options: Options) -> int | None:
 
 
 def _shown(installed: InstalledStudy) -> dict[str, str]:
+    from compatkit.experiments.studies.durations import expected
+
     study = installed.study
     times = {size: expected(installed, size) for size in study.sizes}
     return {
@@ -74,6 +76,8 @@ def _shown(installed: InstalledStudy) -> dict[str, str]:
 
 
 def _described(installed: InstalledStudy) -> dict[str, Any]:
+    from compatkit.experiments.studies.durations import expected
+
     study, owner = installed.study, installed.owner
     names = ("title", "question", "reference", "arms", "data")
     measures = [
@@ -108,6 +112,9 @@ def show_command(options: StudyShowOptions) -> int | None:
         # results of a folder, for other programs
         compatkit study show out/3.1 --csv figures.csv --latex table.tex
     """
+    from compatkit.experiments.studies.finding import find, numbers
+    from compatkit.experiments.studies.results import read as read_results
+
     if options.study in numbers():
         if options.csv or options.latex:
             raise UsageError("--csv and --latex need the folder of results, not the number of a study.")
@@ -160,6 +167,9 @@ def run_command(options: StudyRunOptions) -> int | None:
     """
     import torch
 
+    from compatkit.experiments.studies.finding import read_changes
+    from compatkit.experiments.studies.running import carry_out
+
     out = options.out or Path(f"study-{options.number}")
     before = torch.get_num_threads()
     torch.set_num_threads(options.threads)
@@ -189,6 +199,8 @@ def run_command(options: StudyRunOptions) -> int | None:
 
 def _print_results(document: StudyDocument) -> None:
     """Print means and deviations by arm, the scale and the notes."""
+    from compatkit.experiments.spread import Spread
+
     by_arm: dict[str, dict[str, str]] = {}
     for row in document["results"]:
         known = [value for value in row["values"] if value is not None]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,8 +13,10 @@ from compatkit.cli.output import clean, counted, emit, news, next_step, progress
 from compatkit.cli.roots import destination
 from compatkit.cli.tables import TableOptions
 from compatkit.cli.workers import WorkerOptions
-from compatkit.experiments.sweeps.records import RunRecord
-from compatkit.experiments.sweeps.results import SweepResult, accuracies
+
+if TYPE_CHECKING:
+    from compatkit.experiments.sweeps.records import RunRecord
+    from compatkit.experiments.sweeps.results import SweepResult
 
 
 class SweepOptions(WorkerOptions, TableOptions, DataOptions):
@@ -81,6 +83,8 @@ def to_json(outcome: SweepResult) -> dict[str, Any]:
 
 def _brief(record: RunRecord) -> dict[str, Any]:
     """Return a record without its matrix, which is in its file and in the registry."""
+    from compatkit.experiments.sweeps.results import accuracies
+
     pairs = [
         {"extractor": left, "head": right, "accuracy": value}
         for (left, right), value in accuracies(record).items()

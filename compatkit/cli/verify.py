@@ -14,12 +14,11 @@ from compatkit.cli.roots import requested_root
 from compatkit.errors import IntegrityError, UsageError
 from compatkit.foundation.addresses import is_remote, shown
 from compatkit.registry.layout import locate
-from compatkit.registry.maintenance.check import VerificationReport, examine, open_damaged
-from compatkit.registry.maintenance.faults import Fault
-from compatkit.registry.maintenance.loads import LoadCheck, LoadRefusal
-from compatkit.registry.store import Store
 
 if TYPE_CHECKING:
+    from compatkit.registry.maintenance.check import VerificationReport
+    from compatkit.registry.maintenance.faults import Fault
+    from compatkit.registry.maintenance.loads import LoadCheck, LoadRefusal
     from compatkit.registry.maintenance.repair_plan import ActionResult
 
 COLORS = {"error": "red", "warning": "yellow"}
@@ -58,6 +57,9 @@ def verify_command(options: VerifyOptions) -> int | None:
         # restore lost files from a copy
         compatkit verify --repair --from /backup/parts
     """
+    from compatkit.registry.maintenance.check import examine, open_damaged
+    from compatkit.registry.store import Store
+
     root = requested_root()
     remote = root if root is not None and is_remote(root) else None
     if remote is not None and (options.repair or options.copy):

@@ -8,7 +8,6 @@ from compatkit.cli.options import argument, command, option
 from compatkit.cli.output import clean, columns, counted, emit, paragraph
 from compatkit.cli.releases import SigningOptions
 from compatkit.cli.roots import open_store
-from compatkit.components.changing import numbered
 from compatkit.errors import UsageError
 from compatkit.registry.maintenance.retention import NEWEST, RetentionPlan, plan
 
@@ -40,6 +39,8 @@ def withdraw_command(options: WithdrawOptions) -> int | None:
         # show what a rule would withdraw
         compatkit withdraw 'digits/*' --keep 5 --reason old --dry-run
     """
+    from compatkit.components.changing import numbered
+
     if options.keep is not None:
         return _withdraw_old(options, options.keep)
     if options.dry_run:

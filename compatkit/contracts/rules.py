@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from compatkit.contracts.contract import Anchor, Data, FeatureStatistics, Port, Protocol
-from compatkit.contracts.grades import Grade
 from compatkit.contracts.labels import Labels, class_list, shared_classes
 from compatkit.contracts.report import EQUAL_SHAPES, Finding, Promise, Report
 from compatkit.errors import DataError
@@ -17,6 +16,7 @@ from compatkit.errors import DataError
 if TYPE_CHECKING:
     from compatkit.contracts.channels import Blobs, ChannelStatistics
     from compatkit.contracts.evidence import Cell
+    from compatkit.contracts.grades import Grade
     from compatkit.contracts.manifest import Manifest
 
 RELEASED = "released"

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from compatkit.contracts.batchnorm import check_policy
-from compatkit.contracts.contract import Contract
 from compatkit.data.damaged import check_damaged
 from compatkit.data.split import Split
 from compatkit.errors import DamagedImage, UsageError
@@ -22,6 +21,7 @@ from compatkit.evaluation.preprocessing import fitted, normalize, prepare
 from compatkit.foundation.bars import bar
 
 if TYPE_CHECKING:
+    from compatkit.contracts.contract import Contract
     from compatkit.evaluation.inputs import ImageInputs
 
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from compatkit.contracts.contract import Contract, Label
 from compatkit.contracts.manifest import About, Manifest, function_digest
 from compatkit.contracts.manifest import trained_with as extractors_of
 from compatkit.contracts.rules import protocol_of
@@ -20,6 +19,7 @@ from compatkit.reports.contracts import details, summary
 if TYPE_CHECKING:
     from torch import nn
 
+    from compatkit.contracts.contract import Contract, Label
     from compatkit.contracts.evidence import Part
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import attrs
 import torch
 from torch import Tensor, nn
 
 from compatkit.contracts.batchnorm import estimates, stored_share
-from compatkit.contracts.contract import Data
 from compatkit.errors import DataError, EnvironmentFailure
 from compatkit.evaluation.batchnorm import (
     batch_statistics,
@@ -21,9 +20,12 @@ from compatkit.evaluation.batchnorm import (
     has_batch_norm,
     kept_statistics,
 )
-from compatkit.evaluation.conditions import Conditions
 from compatkit.evaluation.preprocessing import Prepared, normalize
 from compatkit.evaluation.tally import Tally
+
+if TYPE_CHECKING:
+    from compatkit.contracts.contract import Data
+    from compatkit.evaluation.conditions import Conditions
 
 Features = Tensor | tuple[Tensor, ...]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import numpy as np
@@ -13,13 +13,15 @@ from torch import Tensor, nn
 
 from compatkit.contracts.channels import channel_bytes
 from compatkit.contracts.contract import Data, FeatureStatistics, Port
-from compatkit.data.dataset import Split
 from compatkit.errors import CutError, IntegrityError
 from compatkit.evaluation.batchnorm import evaluation_mode
 from compatkit.evaluation.conditions import Conditions
 from compatkit.evaluation.extractor_pass import precision_context
 from compatkit.evaluation.preprocessing import normalize, prepare
 from compatkit.foundation.codec import digest
+
+if TYPE_CHECKING:
+    from compatkit.data.dataset import Split
 
 SAMPLES = 5000
 """Default number of images."""

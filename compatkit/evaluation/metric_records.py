@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import msgspec
 
-from compatkit.contracts.evidence import Cell
 from compatkit.contracts.metric_figures import MetricFigure
 from compatkit.errors import EnvironmentFailure, FormatError, IntegrityError, UsageError
-from compatkit.evaluation.component import Component
 from compatkit.evaluation.conditions import Settings, key_of
 from compatkit.evaluation.records import CLASSES, WIRING
-from compatkit.registry.store import Store
 
 if TYPE_CHECKING:
+    from compatkit.contracts.evidence import Cell
+    from compatkit.evaluation.component import Component
     from compatkit.evaluation.pair_metrics import PairMetric
+    from compatkit.registry.store import Store
 
 KEPT = ("name", "value", "status", "reason", "unit", "direction", "estimator", "count")
 """Attributes of a figure that are stored; the others follow from the key."""

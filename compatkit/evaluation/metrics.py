@@ -12,7 +12,6 @@ import attrs
 
 from compatkit.errors import DataError, PluginError, UnknownName
 from compatkit.plugins.isolation import suggestion
-from compatkit.plugins.loading import Offer
 from compatkit.reports.tabular import Tabular
 
 if TYPE_CHECKING:
@@ -20,6 +19,8 @@ if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
     from torch import Tensor, nn
+
+    from compatkit.plugins.loading import Offer
 
 Direction = Literal["higher", "lower", "none"]
 Status = Literal["ok", "approximate", "degenerate", "undefined"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import torch
@@ -17,8 +17,6 @@ from torch import Tensor, nn
 
 from compatkit.contracts.metric_figures import MetricFigure
 from compatkit.errors import UsageError, type_of
-from compatkit.evaluation.component import Component
-from compatkit.evaluation.conditions import Conditions, ImageFacts, Settings
 from compatkit.evaluation.extractor_pass import EvaluatedHead
 from compatkit.evaluation.metrics import (
     Measured,
@@ -36,6 +34,10 @@ from compatkit.evaluation.prospect import have_batch_norm
 from compatkit.plugins.discovery import find
 from compatkit.plugins.isolation import described
 from compatkit.plugins.loading import Offer, shown
+
+if TYPE_CHECKING:
+    from compatkit.evaluation.component import Component
+    from compatkit.evaluation.conditions import Conditions, ImageFacts, Settings
 
 LAYERS = frozenset(("inputs", "outputs", "other_inputs", "other_outputs", "layers", "other_layers"))
 """Inputs of a metric that need named layers."""

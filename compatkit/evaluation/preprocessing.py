@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from compatkit.contracts.contract import Data
 from compatkit.contracts.ports import size_text
 from compatkit.data.lazy import ImageResize, LazyImages, apply_steps, pixels_of
 from compatkit.data.split import NO_CLASSES, Split
@@ -22,6 +21,7 @@ from compatkit.errors import DataError, TooCostly
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+    from compatkit.contracts.contract import Data
     from compatkit.data.transforms import Images
 
 LARGEST_SET = 2**34

@@ -10,14 +10,14 @@ import attrs
 
 from compatkit.contracts.batchnorm import DEFAULT
 from compatkit.contracts.check import Report, pair_report
-from compatkit.contracts.contract import Label
 from compatkit.contracts.labels import Labels, first_names, label, shared_classes
-from compatkit.contracts.report import Promise
-from compatkit.evaluation.conditions import ImageFacts
 
 if TYPE_CHECKING:
+    from compatkit.contracts.contract import Label
     from compatkit.contracts.manifest import Manifest
+    from compatkit.contracts.report import Promise
     from compatkit.evaluation.component import Component
+    from compatkit.evaluation.conditions import ImageFacts
 
 Anchors = frozenset[tuple[str, str]]
 BROKEN = "not_finite"

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import torch
 from torch import Tensor, nn
 
 from compatkit.contracts.batchnorm import DEFAULT, check_policy, estimates, stored_share
-from compatkit.contracts.check import Report
 from compatkit.contracts.contract import Contract, Protocol, Structural
 from compatkit.contracts.report import Finding
 from compatkit.contracts.stitch import FITTED
-from compatkit.data.dataset import Split
 from compatkit.errors import IncompatibleError, UsageError
 from compatkit.evaluation.adapter import ADAPTS, TARGETS, Adapter
 from compatkit.evaluation.assembly import Assembly
 from compatkit.evaluation.batchnorm import has_batch_norm, norm_layers, reestimate
-from compatkit.evaluation.component import Component
+
+if TYPE_CHECKING:
+    from compatkit.contracts.check import Report
+    from compatkit.data.dataset import Split
+    from compatkit.evaluation.component import Component
 
 
 @attrs.frozen

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import attrs
 import msgspec
@@ -15,10 +15,12 @@ import msgspec
 from compatkit.contracts.evidence import METRIC, Cell, Figure, weak_or_compatible
 from compatkit.contracts.grades import Grade
 from compatkit.errors import EnvironmentFailure, FormatError, IntegrityError, UsageError
-from compatkit.evaluation.component import Component
 from compatkit.evaluation.conditions import key_of
-from compatkit.registry.evidence import StoredResult
-from compatkit.registry.store import Store
+
+if TYPE_CHECKING:
+    from compatkit.evaluation.component import Component
+    from compatkit.registry.evidence import StoredResult
+    from compatkit.registry.store import Store
 
 SHOWN_DAMAGED = 3
 """Largest number of damaged results in a message."""

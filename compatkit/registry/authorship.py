@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from compatkit.foundation.codec import digest as digest_of
-from compatkit.registry.log import BeforeChange
 
 if TYPE_CHECKING:
+    from compatkit.registry.log import BeforeChange
     from compatkit.registry.signing.private_keys import SigningKey
 
 VARIABLE = "COMPATKIT_KEY"

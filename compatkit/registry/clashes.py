@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from compatkit.registry.names import Reference
-from compatkit.registry.refs import References
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from compatkit.registry.names import Reference
+    from compatkit.registry.refs import References
 
 
 def commands_to_free(reference: Reference, mine: References, theirs: References | None = None) -> str:

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import attrs
 
-from compatkit.contracts.manifest import Edge
 from compatkit.errors import FormatError, IntegrityError
 from compatkit.foundation.codec import decode, digest, dumps
 from compatkit.registry import disk as durable
@@ -29,6 +28,7 @@ from compatkit.registry.local_cache import LocalCache
 from compatkit.registry.os_errors import environment
 
 if TYPE_CHECKING:
+    from compatkit.contracts.manifest import Edge
     from compatkit.registry.signing.private_keys import SigningKey
     from compatkit.registry.signing.trust import Trusted
 

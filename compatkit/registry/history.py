@@ -11,11 +11,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import attrs
 
-from compatkit.contracts.manifest import Manifest
 from compatkit.errors import CompatkitError, FormatError, IntegrityError, NotFound
 from compatkit.registry.aliases import Aliases
 from compatkit.registry.drop_records import drop_log, read_drop
-from compatkit.registry.layout_scan import AliasMove, DropFile, TombstoneFile
 from compatkit.registry.maintenance.survey import NameFiles, Survey
 from compatkit.registry.names import Bump, Version, check_name, is_digest
 from compatkit.registry.publications import PublicationRecord, publication
@@ -24,6 +22,8 @@ from compatkit.registry.versions.diff import Difference, diff
 from compatkit.registry.withdrawals import Tombstone
 
 if TYPE_CHECKING:
+    from compatkit.contracts.manifest import Manifest
+    from compatkit.registry.layout_scan import AliasMove, DropFile, TombstoneFile
     from compatkit.registry.store import Store
 
 What = Literal["published", "withdrawn", "restored", "dropped", "alias"]

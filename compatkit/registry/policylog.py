@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import attrs
 
@@ -15,7 +16,6 @@ from compatkit.errors import FormatError, InvalidName, PolicyMoved
 from compatkit.registry.aliases import ANY, Anything
 from compatkit.registry.authorship import Author, author_in
 from compatkit.registry.log import LIMIT, Log, names_in, now
-from compatkit.registry.names import Reference
 from compatkit.registry.policies import Policy, from_bytes, to_bytes
 from compatkit.registry.policy_scopes import (
     FOLDER,
@@ -26,6 +26,9 @@ from compatkit.registry.policy_scopes import (
     parse_file,
 )
 from compatkit.registry.settings import rules_of
+
+if TYPE_CHECKING:
+    from compatkit.registry.names import Reference
 
 
 @attrs.frozen

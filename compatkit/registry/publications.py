@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
@@ -17,8 +17,10 @@ from compatkit.foundation.codec import dumps, is_digest, loads
 from compatkit.registry import disk as durable
 from compatkit.registry.authorship import Author, author_in
 from compatkit.registry.log import LIMIT, now
-from compatkit.registry.names import Version
 from compatkit.registry.os_errors import environment
+
+if TYPE_CHECKING:
+    from compatkit.registry.names import Version
 
 FOLDER = "@published"
 

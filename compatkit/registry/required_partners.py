@@ -26,12 +26,12 @@ import attrs
 from compatkit.contracts.manifest import TRAINED_WITH, Manifest, function_digest, trained_with
 from compatkit.errors import IntegrityError
 from compatkit.registry.names import Reference, Version
-from compatkit.registry.policies import Policy
 from compatkit.registry.policylog import PolicyLog, Revision
 from compatkit.registry.refs import References
 
 if TYPE_CHECKING:
     from compatkit.registry.index.lookup import Index
+    from compatkit.registry.policies import Policy
 
 MAX_LISTED = 8
 """Maximum number of partners listed in a message."""

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
 
 from compatkit.errors import NotFound, UsageError, near
 from compatkit.registry.aliases import Aliases
 from compatkit.registry.names import Reference, Version, check_name
-from compatkit.registry.refs import References
+
+if TYPE_CHECKING:
+    from compatkit.registry.refs import References
 
 
 def names(references: References, pattern: str | None) -> list[str]:

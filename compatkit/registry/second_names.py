@@ -9,10 +9,10 @@ from compatkit.foundation.codec import MAX_BYTES
 from compatkit.registry.names import Reference, Version
 from compatkit.registry.publish import Publisher
 from compatkit.registry.required_blobs import RequiredBlobs
-from compatkit.registry.required_partners import PolicyRequirement
 
 if TYPE_CHECKING:
     from compatkit.registry.copy.admission import PolicyCheckFactory
+    from compatkit.registry.required_partners import PolicyRequirement
     from compatkit.registry.store import Store
 
 

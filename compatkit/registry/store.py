@@ -24,7 +24,6 @@ from compatkit.registry.layout import Layout, initialize, inspect, locate
 from compatkit.registry.local_cache import LocalCache
 from compatkit.registry.names import Reference, Version, check_name
 from compatkit.registry.refs import References
-from compatkit.registry.withdrawals import Tombstone
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -41,6 +40,7 @@ if TYPE_CHECKING:
     from compatkit.registry.signing.private_keys import SigningKey
     from compatkit.registry.signing.signatures import Signatures
     from compatkit.registry.signing.trust import Trusted
+    from compatkit.registry.withdrawals import Tombstone
 
 
 CACHED_MANIFESTS = 256

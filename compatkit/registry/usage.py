@@ -8,18 +8,20 @@ from contextlib import suppress
 from fnmatch import fnmatchcase
 from functools import cache
 from operator import itemgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from compatkit.errors import IntegrityError
 from compatkit.foundation.codec import MAX_BYTES
 from compatkit.registry import disk as durable
-from compatkit.registry.blobs import Objects
 from compatkit.registry.document_graph import NamedDigest, names, walk
 from compatkit.registry.layout_scan import ASIDE, Aside, Blob, Obstacle, ResultPointer, scan
 from compatkit.registry.os_errors import environment
-from compatkit.registry.refs import References
+
+if TYPE_CHECKING:
+    from compatkit.registry.blobs import Objects
+    from compatkit.registry.refs import References
 
 
 @attrs.frozen

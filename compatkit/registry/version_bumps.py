@@ -8,13 +8,17 @@ fit.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import attrs
 
-from compatkit.contracts.manifest import Manifest
 from compatkit.errors import VersionTooSmall
-from compatkit.registry.names import Version
 from compatkit.registry.versions.diff import Difference, diff
 from compatkit.registry.versions.rules import MEASURED
+
+if TYPE_CHECKING:
+    from compatkit.contracts.manifest import Manifest
+    from compatkit.registry.names import Version
 
 MAX_LISTED = 8
 """Maximum number of reasons in a message; a head may lose thousands of labels at once."""

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from compatkit.reports.sheets import Heading, Sheet
+if TYPE_CHECKING:
+    from compatkit.reports.sheets import Heading, Sheet
 
 
 @attrs.define

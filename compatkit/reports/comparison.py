@@ -6,17 +6,19 @@ import os
 from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from compatkit.contracts.evidence import Part
 from compatkit.foundation.display import Shown, aligned, visible
 from compatkit.reports.changes import ComparedPairs, PairChange, measured
-from compatkit.reports.grid import CellGrid
 from compatkit.reports.tabular import Tabular
 from compatkit.reports.wording import setting_name, setting_text, signed
 from compatkit.reports.writing import json_text, write, write_optional
+
+if TYPE_CHECKING:
+    from compatkit.contracts.evidence import Part
+    from compatkit.reports.grid import CellGrid
 
 SCHEMA = 1
 SHOWN = 10

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
-from compatkit.contracts.evidence import Cell, Part
 from compatkit.reports import drawing, wording
 from compatkit.reports.conclusion import scale_of
 from compatkit.reports.labels import shorten_names
@@ -16,6 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    from compatkit.contracts.evidence import Cell, Part
     from compatkit.reports.grid import CellGrid
 
 DPI = 160

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from compatkit.contracts.evidence import Figure, Rung
 from compatkit.reports.drawing import BACKGROUND, COLORS, MARKS, MUTED_COLOR, TEXT_COLOR, png, printable
 from compatkit.reports.wording import share, visible
+
+if TYPE_CHECKING:
+    from compatkit.contracts.evidence import Figure, Rung
 
 MIN_SECONDS, MAX_SECONDS = 0.01, 1e9
 """Range of the time axis; faster and slower rungs are drawn at its ends."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from compatkit.contracts.evidence import Cell
 from compatkit.reports import wording
 from compatkit.reports.tabular import columns_of
 
 if TYPE_CHECKING:
+    from compatkit.contracts.evidence import Cell
     from compatkit.reports.grid import CellGrid
 
 _SPECIAL = re.compile(r"([\\`*_\[\]|~#!$])")

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from compatkit.contracts.evidence import Cell
-from compatkit.contracts.metric_figures import MetricFigure
 from compatkit.reports.wording import visible
+
+if TYPE_CHECKING:
+    from compatkit.contracts.evidence import Cell
+    from compatkit.contracts.metric_figures import MetricFigure
 
 SAME_IMAGES = ("data_digest", "images", "sample")
 """Settings that must be equal for a difference to mean anything."""

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from compatkit.contracts.evidence import Cell, Figure, Part, Rung
 from compatkit.reports import wording
 from compatkit.reports.labels import shorten_names
 from compatkit.reports.ladder import rung_texts
 
 if TYPE_CHECKING:
+    from compatkit.contracts.evidence import Cell, Figure, Part, Rung
     from compatkit.reports.grid import CellGrid
     from compatkit.reports.wording import VerdictWord
 

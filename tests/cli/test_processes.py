@@ -10,6 +10,7 @@ from pathlib import Path
 import attrs
 import pytest
 
+from compatkit.cli import COMMANDS
 from compatkit.registry.store import Store
 
 HEAVY = (
@@ -28,14 +29,35 @@ HEAVY = (
     "compatkit_studies",
 )
 RUN = "from compatkit.cli import main; main()"
-LOOK = f"""
+LOOK = """
 import sys
 from compatkit.cli import main
 try:
     main()
 finally:
-    print([name for name in {HEAVY!r} if name in sys.modules], file=sys.stderr)
+    print([name for name in {unwanted!r} if name in sys.modules], file=sys.stderr)
 """
+EVERY_COMMAND = """
+import sys
+import click
+from compatkit.cli import program
+for name in program.list_commands(context := click.Context(program)):
+    program.get_command(context, name)
+    print(name, *(module for module in {unwanted!r} if module in sys.modules))
+"""
+NETWORK = ("ssl", "http.client", "concurrent.futures", "compatkit.registry.remotes.remote")
+MANIFESTS = ("compatkit.contracts.manifest", "compatkit.registry.signing.envelope")
+TO_RUN = (
+    "compatkit.components.registry",
+    "compatkit.components.loading",
+    "compatkit.components.bridges.ladder",
+    "compatkit.experiments.recipes",
+    "compatkit.registry.maintenance.check",
+    "compatkit.registry.store",
+    "ssl",
+    "http.client",
+)
+"""What only a command that runs needs, not its help."""
 EXTRACTOR, HEAD = "digits/left.extractor", "digits/right.head"
 
 
@@ -79,11 +101,39 @@ def process(
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_quick_commands_import_nothing_heavy(parts: Path, words: list[str], code: int) -> None:
-    result = process(LOOK, *words, cwd=parts.parent)
+    result = process(LOOK.format(unwanted=HEAVY), *words, cwd=parts.parent)
     assert result.returncode == code
     # A check compares the statistics of hundreds of channels at once where both parts have them.
     light = "['numpy']" if words[0] == "check" else "[]"
     assert result.stderr.splitlines()[-1] == light
+
+
+@pytest.mark.parametrize(
+    ("words", "unwanted"),
+    [
+        (["ls"], (*NETWORK, *MANIFESTS)),
+        (["search", "left"], (*NETWORK, *MANIFESTS)),
+        (["show", HEAD], (*NETWORK, "compatkit.registry.signing.checks")),
+        (
+            ["check", EXTRACTOR, HEAD],
+            (*NETWORK, "compatkit.components.registry", "compatkit.registry.publish"),
+        ),
+        (["verify", "--quick"], (*NETWORK, "compatkit.registry.maintenance.repair", *HEAVY)),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_quick_commands_import_what_they_use(
+    parts: Path, words: list[str], unwanted: tuple[str, ...]
+) -> None:
+    Store.open(parts).index.refresh()  # a new index reads the manifests
+    result = process(LOOK.format(unwanted=unwanted), *words, cwd=parts.parent)
+    assert result.returncode == 0 and result.stderr.splitlines()[-1] == "[]"
+
+
+def test_the_help_of_a_command_imports_nothing_that_runs_it() -> None:
+    result = process(EVERY_COMMAND.format(unwanted=(*HEAVY, *TO_RUN)))
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.split() == sorted(COMMANDS)
 
 
 def test_the_installed_script(parts: Path) -> None:

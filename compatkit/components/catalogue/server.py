@@ -16,6 +16,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import BoundedSemaphore, Timer
 from typing import Any, cast
 
+from compatkit.components.catalogue.address import HOST, PORT
 from compatkit.components.catalogue.live import LiveCatalogue
 from compatkit.components.catalogue.texts import line
 from compatkit.errors import CompatkitError, EnvironmentFailure, UsageError
@@ -23,7 +24,6 @@ from compatkit.foundation.cache import mirrored
 from compatkit.registry.store import Store
 from compatkit.reports.catalogue.pages import PAGES, SERVED_POLICY
 
-HOST, PORT = "127.0.0.1", 8642
 MAX_CONNECTIONS, SECONDS, REQUEST_SECONDS, MAX_PATH = 64, 30, 10, 512
 """Limits: open connections, time to send an answer, time for a whole request to arrive, and length of its path."""
 METHODS = ("GET", "HEAD")

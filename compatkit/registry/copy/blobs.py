@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
 
 import attrs
 
@@ -18,7 +19,9 @@ from compatkit.registry.copy.endpoints import ComponentBlob, Origin, Target
 from compatkit.registry.copy.report import CopiedBlob, on_refusal
 from compatkit.registry.copy.settings import TransferSettings
 from compatkit.registry.document_graph import names
-from compatkit.registry.names import Reference
+
+if TYPE_CHECKING:
+    from compatkit.registry.names import Reference
 
 
 @attrs.define(eq=False)

@@ -26,10 +26,10 @@ from compatkit.registry.signing.signatures import FOLDER as SIGNATURES
 from compatkit.registry.signing.signatures import LIMIT_PER_MANIFEST, readable
 from compatkit.registry.weights.header import check_header
 from compatkit.registry.weights.tensorfile import tensor_digest
-from compatkit.registry.withdrawals import Tombstone
 
 if TYPE_CHECKING:
     from compatkit.registry.signing.trust import Trusted
+    from compatkit.registry.withdrawals import Tombstone
 
 Refused = TypeVar("Refused", bound=CompatkitError)
 CopyProgress = Callable[[int], None]

@@ -11,9 +11,9 @@ from compatkit.errors import IntegrityError, NotFound, UsageError
 from compatkit.registry import Progress, resolving
 from compatkit.registry.copy.admission import PolicyCheckFactory
 from compatkit.registry.names import Reference, Version
-from compatkit.registry.refs import References
 
 if TYPE_CHECKING:
+    from compatkit.registry.refs import References
     from compatkit.registry.remotes.objectstore import Site, SiteFiles
     from compatkit.registry.remotes.remote import Remote
     from compatkit.registry.signing.trust import Trust, Trusted

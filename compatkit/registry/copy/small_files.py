@@ -8,12 +8,11 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import attrs
 
 from compatkit.errors import CompatkitError, IntegrityError, MalformedSignature, SignatureError
-from compatkit.registry.copy.blobs import BlobCopier
 from compatkit.registry.copy.endpoints import ComponentBlob, Origin, SmallFile, Target
 from compatkit.registry.copy.report import Refusal
 from compatkit.registry.evidence import FOLDER as EVIDENCE
@@ -24,6 +23,9 @@ from compatkit.registry.signing.signatures import (
     file_name,
     is_made_by_its_key,
 )
+
+if TYPE_CHECKING:
+    from compatkit.registry.copy.blobs import BlobCopier
 
 _HEXADECIMAL = re.compile("[0-9a-f]{64}")
 UNVERIFIED = LIMIT_PER_MANIFEST // 2

@@ -8,13 +8,16 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import attrs
 
 from compatkit.registry import disk as durable
-from compatkit.registry.blobs import Objects
 from compatkit.registry.copy.endpoints import ComponentBlob, CopyProgress, OpenBlob, check_digest
 from compatkit.registry.os_errors import environment
+
+if TYPE_CHECKING:
+    from compatkit.registry.blobs import Objects
 
 Open = Callable[[], AbstractContextManager[OpenBlob]]
 """Function that opens the blob to copy; a second call reads it again."""

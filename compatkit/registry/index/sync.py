@@ -19,7 +19,6 @@ import attrs
 
 from compatkit.errors import CompatkitError, IntegrityError
 from compatkit.foundation.codec import MAX_BYTES
-from compatkit.registry import Progress
 from compatkit.registry.blobs import Objects
 from compatkit.registry.index.stamps import pulse, versions_state
 from compatkit.registry.index.tables import TABLES
@@ -27,6 +26,7 @@ from compatkit.registry.names import numbers_of
 from compatkit.registry.refs import References
 
 if TYPE_CHECKING:
+    from compatkit.registry import Progress
     from compatkit.registry.index.properties import ManifestProperties
 
 PROGRESS_STEP = 50

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Set
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import attrs
 
@@ -13,7 +13,9 @@ from compatkit.errors import FormatError
 from compatkit.foundation.codec import dumps, loads
 from compatkit.registry.canonical_manifests import read_canonical
 from compatkit.registry.document_graph import DocumentEdge, edges, walk
-from compatkit.registry.maintenance.references import Published
+
+if TYPE_CHECKING:
+    from compatkit.registry.maintenance.references import Published
 
 Role = Literal["version", "parent", "payload", "file", "result"]
 """Role of a blob: manifest of a version or parent, weights, other file of a document, or measured result."""

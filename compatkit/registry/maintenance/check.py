@@ -25,7 +25,6 @@ from compatkit.errors import (
 )
 from compatkit.foundation.addresses import local
 from compatkit.foundation.display import Shown
-from compatkit.registry import Progress
 from compatkit.registry.layout import LAYOUT, MARKER, Layout, LayoutTooNew, inspect
 from compatkit.registry.layout_scan import ASIDE
 from compatkit.registry.local_cache import Verification
@@ -46,12 +45,13 @@ from compatkit.registry.maintenance.references import (
     read_versions,
 )
 from compatkit.registry.maintenance.survey import Survey
-from compatkit.registry.names import Version
 from compatkit.registry.remotes.sources import described
 from compatkit.registry.settings import FOLDER as SETTINGS
 from compatkit.registry.withdrawals import WITHDRAWALS
 
 if TYPE_CHECKING:
+    from compatkit.registry import Progress
+    from compatkit.registry.names import Version
     from compatkit.registry.store import Store
 
 __all__ = ["CODES", "Fault", "VerificationReport", "examine", "open_damaged"]

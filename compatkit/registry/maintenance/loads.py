@@ -12,11 +12,11 @@ from compatkit.errors import EnvironmentFailure, IntegrityError
 from compatkit.registry.layout_scan import Blob
 from compatkit.registry.maintenance.blobs import BlobChecks, blob
 from compatkit.registry.maintenance.contents import header_or_fault
-from compatkit.registry.maintenance.references import Published
 from compatkit.registry.names import Reference
 from compatkit.registry.weights.header import Header
 
 if TYPE_CHECKING:
+    from compatkit.registry.maintenance.references import Published
     from compatkit.registry.store import Store
 
 

@@ -10,7 +10,6 @@ import attrs
 
 from compatkit.errors import UsageError
 from compatkit.foundation.cache import mirrored
-from compatkit.registry import Progress
 from compatkit.registry.history import HistoryEntry, log
 from compatkit.registry.maintenance.check import VerificationReport, examine
 from compatkit.registry.maintenance.gc import GRACE, CollectionPlan, plan
@@ -18,7 +17,6 @@ from compatkit.registry.maintenance.loads import LoadCheck
 from compatkit.registry.maintenance.purge import PurgePlan
 from compatkit.registry.maintenance.purge import plan as plan_purge
 from compatkit.registry.maintenance.repair import plan as plan_repair
-from compatkit.registry.maintenance.repair_plan import RepairPlan
 from compatkit.registry.maintenance.retention import RetentionPlan
 from compatkit.registry.maintenance.retention import plan as plan_withdrawals
 from compatkit.registry.opening import AnyRegistry, opened
@@ -29,9 +27,11 @@ from compatkit.registry.usage import Usage, usage
 if TYPE_CHECKING:
     import os
 
+    from compatkit.registry import Progress
     from compatkit.registry.copy.admission import PolicyCheckFactory
     from compatkit.registry.copy.report import TransferReport
     from compatkit.registry.copy.settings import Accept, Versions
+    from compatkit.registry.maintenance.repair_plan import RepairPlan
     from compatkit.registry.signing.checks import SignatureVerdict
     from compatkit.registry.signing.private_keys import SigningKey
     from compatkit.registry.signing.signer import SigningResult

@@ -6,21 +6,23 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from itertools import pairwise
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from compatkit.contracts.manifest import Manifest
 from compatkit.errors import EnvironmentFailure, IntegrityError, SignatureError
 from compatkit.foundation.codec import digest as digest_of
 from compatkit.registry.aliases import read_move, read_pointer
 from compatkit.registry.layout_scan import AliasMove, AliasPointer, PolicyFile, TombstoneFile, VersionFile
 from compatkit.registry.log import LIMIT
-from compatkit.registry.maintenance.survey import NameFiles, Survey
 from compatkit.registry.names import Reference, Version, numbers_of
 from compatkit.registry.policy_scopes import FOLDER, file_name
 from compatkit.registry.refs import digest_in
 from compatkit.registry.settings import rules_of
 from compatkit.registry.signing.signatures import Signatures
 from compatkit.registry.withdrawals import entry_path
+
+if TYPE_CHECKING:
+    from compatkit.contracts.manifest import Manifest
+    from compatkit.registry.maintenance.survey import NameFiles, Survey
 
 
 class Published(NamedTuple):

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from contextvars import ContextVar
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from compatkit.contracts.manifest import Payload
 from compatkit.errors import CompatkitError, IntegrityError, UsageError
 from compatkit.foundation.addresses import is_url
 from compatkit.registry import disk as durable
@@ -18,9 +18,12 @@ from compatkit.registry.layout import inspect
 from compatkit.registry.os_errors import environment
 from compatkit.registry.remotes.files import Files
 from compatkit.registry.remotes.located import open_address
-from compatkit.registry.remotes.named import SavedRemote
 from compatkit.registry.remotes.remote import Remote
 from compatkit.registry.remotes.sources import sources
+
+if TYPE_CHECKING:
+    from compatkit.contracts.manifest import Payload
+    from compatkit.registry.remotes.named import SavedRemote
 
 _fetching: ContextVar[frozenset[Path]] = ContextVar("fetching", default=frozenset())
 """Registries for which this thread fetches; two that name each other must not ask in circles."""

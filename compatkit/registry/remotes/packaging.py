@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
 import attrs
 
@@ -30,7 +31,9 @@ from compatkit.registry.remotes.packages import Package, PackageFile, Role, Writ
 from compatkit.registry.remotes.read_ahead import read_ahead
 from compatkit.registry.remotes.remote import scratch_folder
 from compatkit.registry.signing.signatures import FOLDER as SIGNATURES
-from compatkit.registry.store import Store
+
+if TYPE_CHECKING:
+    from compatkit.registry.store import Store
 
 ROLES: Mapping[str, Role] = {"component": "manifest", "payload": "weights"}
 

@@ -6,15 +6,13 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from compatkit.errors import CompatkitError, LayoutError, NotFound, UsageError, near
 from compatkit.registry import resolving
-from compatkit.registry.copy.endpoints import Origin
 from compatkit.registry.copy.local import LocalRegistry
-from compatkit.registry.copy.report import TransferReport
 from compatkit.registry.copy.settings import SiteWriter, TransferSettings
 from compatkit.registry.copy.transfer import ComponentTransfer
 from compatkit.registry.layout import FOLDERS, MARKER
@@ -24,11 +22,15 @@ from compatkit.registry.remotes.address import Located, locate
 from compatkit.registry.remotes.files import Files
 from compatkit.registry.remotes.located import Packages
 from compatkit.registry.remotes.named import SavedRemote
-from compatkit.registry.remotes.objectstore import Site, SiteFiles
 from compatkit.registry.remotes.packaging import PackageOrigin, write_packages
 from compatkit.registry.remotes.remote import Remote, scratch_folder
 from compatkit.registry.remotes.sources import add_source
 from compatkit.registry.store import Store
+
+if TYPE_CHECKING:
+    from compatkit.registry.copy.endpoints import Origin
+    from compatkit.registry.copy.report import TransferReport
+    from compatkit.registry.remotes.objectstore import Site, SiteFiles
 
 
 def import_components(

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import attrs
 
@@ -31,9 +32,11 @@ from compatkit.registry.remotes.located import open_address
 from compatkit.registry.remotes.named import SavedRemote, find
 from compatkit.registry.remotes.remote import Remote
 from compatkit.registry.remotes.sources import add_source
-from compatkit.registry.signing.private_keys import SigningKey
-from compatkit.registry.signing.trust import Trusted
 from compatkit.registry.store import Store
+
+if TYPE_CHECKING:
+    from compatkit.registry.signing.private_keys import SigningKey
+    from compatkit.registry.signing.trust import Trusted
 
 IMMUTABLE = ("evidence", "signatures")
 """Folders of files whose content belongs to their path."""

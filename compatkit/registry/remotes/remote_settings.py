@@ -5,22 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from compatkit.errors import UsageError
 from compatkit.foundation.codec import digest as digest_of
-from compatkit.registry.authorship import Author
 from compatkit.registry.copy.endpoints import SmallFile, Target
 from compatkit.registry.copy.local import LocalRegistry
-from compatkit.registry.opening import AnyRegistry
 from compatkit.registry.remotes.address import locate
-from compatkit.registry.remotes.located import Located
 from compatkit.registry.remotes.packaging import Packages
 from compatkit.registry.remotes.remote import Remote
 from compatkit.registry.settings import FOLDER, SettingsChange, SettingsInForce, next_change, to_bytes
 from compatkit.registry.signing.signatures import FOLDER as SIGNATURES
 from compatkit.registry.signing.signatures import file_name
 from compatkit.registry.store import Store
+
+if TYPE_CHECKING:
+    from compatkit.registry.authorship import Author
+    from compatkit.registry.opening import AnyRegistry
+    from compatkit.registry.remotes.located import Located
 
 
 def remote_rules(

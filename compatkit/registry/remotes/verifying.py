@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import attrs
 
@@ -25,14 +26,16 @@ from compatkit.registry.layout import FOLDERS, MARKER
 from compatkit.registry.layout import LIMIT as MARKER_LIMIT
 from compatkit.registry.log import LIMIT
 from compatkit.registry.maintenance.check import VerificationReport, examine, open_damaged
-from compatkit.registry.maintenance.loads import LoadCheck
 from compatkit.registry.os_errors import environment
 from compatkit.registry.remotes.files import Files
 from compatkit.registry.remotes.located import open_address
-from compatkit.registry.remotes.named import SavedRemote
 from compatkit.registry.remotes.reading import SMALL_FILES, is_path
 from compatkit.registry.remotes.remote import scratch_folder
 from compatkit.registry.weights.header import MAX_HEADER
+
+if TYPE_CHECKING:
+    from compatkit.registry.maintenance.loads import LoadCheck
+    from compatkit.registry.remotes.named import SavedRemote
 
 START = 2**16
 """Bytes read of each blob: all of most documents, and the header of most weights."""

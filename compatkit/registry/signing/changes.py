@@ -13,11 +13,11 @@ from compatkit.foundation.codec import digest as digest_of
 from compatkit.registry import disk as durable
 from compatkit.registry.log import LIMIT, names_in
 from compatkit.registry.signing.checks import check_signature
-from compatkit.registry.signing.private_keys import SigningKey
 from compatkit.registry.signing.trust import Trusted
 from compatkit.registry.withdrawals import entry_path
 
 if TYPE_CHECKING:
+    from compatkit.registry.signing.private_keys import SigningKey
     from compatkit.registry.store import Store
 
 

@@ -12,11 +12,11 @@ from compatkit.contracts.manifest import function_digest
 from compatkit.registry.signing import dates
 from compatkit.registry.signing.checks import check_signature
 from compatkit.registry.signing.envelope import Statement
-from compatkit.registry.signing.private_keys import SigningKey
 from compatkit.registry.signing.trust import Trusted
 from compatkit.registry.signing.verify import SignedPart, signed_parts
 
 if TYPE_CHECKING:
+    from compatkit.registry.signing.private_keys import SigningKey
     from compatkit.registry.store import Store
 
 

@@ -10,12 +10,12 @@ import attrs
 
 from compatkit.errors import UsageError
 from compatkit.foundation.codec import is_digest
-from compatkit.registry.blobs import Verify
 from compatkit.registry.names import Reference
 from compatkit.registry.signing.checks import SignatureVerdict, check_signature, check_signatures
 from compatkit.registry.signing.trust import Trust, Trusted
 
 if TYPE_CHECKING:
+    from compatkit.registry.blobs import Verify
     from compatkit.registry.store import Store
 
 

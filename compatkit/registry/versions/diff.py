@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import attrs
 
 from compatkit.contracts.contract import Contract
-from compatkit.contracts.manifest import Manifest
 from compatkit.foundation.codec import LONGEST_KEY, unstructure
 from compatkit.foundation.display import Shown
 from compatkit.registry.names import Bump
@@ -21,6 +20,7 @@ from compatkit.registry.versions.partners import Location
 from compatkit.registry.versions.rules import ORDER, UNREAD, Rules
 
 if TYPE_CHECKING:
+    from compatkit.contracts.manifest import Manifest
     from compatkit.registry.versions.tensors import TensorChange
 
 Level = Literal[

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import attrs
 
-from compatkit.contracts.contract import Anchor, Label
 from compatkit.contracts.manifest import Manifest
 from compatkit.registry.names import Bump
 from compatkit.registry.versions.partners import Location, lost_partners
+
+if TYPE_CHECKING:
+    from compatkit.contracts.contract import Anchor, Label
 
 ORDER: tuple[Bump, ...] = ("none", "patch", "minor", "major")
 """Steps in ascending order."""
