@@ -6,7 +6,6 @@ import os
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 
@@ -275,34 +274,40 @@ def read_line(data: bytes) -> tuple[str, str] | None:
     return None if match is None else (match[1].decode(), (match[2] or b"").decode())
 
 
-def _names(folder: str, prefix: str, depth: int) -> Iterator[str]:
-    with _entries(folder) as entries:
-        folders = [
-            entry
-            for entry in entries
-            if not entry.name.startswith("@") and entry.is_dir(follow_symlinks=False)
-        ]
-    for entry in folders:
-        try:
-            check_segment(entry.name)
-        except InvalidName:
-            continue
-        with _entries(f"{entry.path}{os.sep}@versions") as versions:
-            if next(versions, None) is not None:
-                yield prefix + entry.name
-        if depth > 1:
-            yield from _names(entry.path, f"{prefix}{entry.name}/", depth - 1)
-
-
-@contextmanager
-def _entries(folder: str) -> Iterator[Iterator[os.DirEntry[str]]]:
+def _names(folder: str, name: str, depth: int) -> Iterator[str]:
+    """Yield a name if it has a version, and the names below it, of at most ``depth`` further segments."""
     try:
-        entries = os.scandir(folder)
+        with os.scandir(folder) as entries:
+            inside = [entry.name for entry in entries if _is_listed(entry)]
     except (FileNotFoundError, NotADirectoryError):
-        yield iter(())
         return
-    with entries:
-        yield entries
+    if name and "@versions" in inside and _has_entry(f"{folder}{os.sep}@versions"):
+        yield name
+    for segment in inside if depth else ():
+        if segment != "@versions" and _is_segment(segment):
+            below = f"{name}/{segment}" if name else segment
+            yield from _names(f"{folder}{os.sep}{segment}", below, depth - 1)
+
+
+def _is_listed(entry: os.DirEntry[str]) -> bool:
+    return entry.name == "@versions" or (
+        not entry.name.startswith("@") and entry.is_dir(follow_symlinks=False)
+    )
+
+
+def _has_entry(folder: str) -> bool:
+    try:
+        with os.scandir(folder) as entries:
+            return next(entries, None) is not None
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+
+
+def _is_segment(text: str) -> bool:
+    try:
+        return bool(check_segment(text))
+    except InvalidName:
+        return False
 
 
 @lru_cache(8)  # a publish lists the same folders several times

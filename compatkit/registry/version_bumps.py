@@ -8,13 +8,15 @@ fit.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import cache
+from operator import attrgetter, is_
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from compatkit.errors import VersionTooSmall
 from compatkit.registry.versions.diff import Difference, diff
-from compatkit.registry.versions.rules import MEASURED
+from compatkit.registry.versions.rules import MEASURED, UNREAD
 
 if TYPE_CHECKING:
     from compatkit.contracts.manifest import Manifest
@@ -63,9 +65,12 @@ def why_understated(
         measured: Whether new weights may have been measured.
     """
     # any higher number is a PATCH at least
+    sections = _checked(type(after[1]))
+    if before[0] < after[0] and all(map(is_, sections(before[1]), sections(after[1]))):
+        return ""
     change = diff(before[1], after[1], measured=measured, read_only=True)
-    least = before[0].bumped(change.bump) if change.changes else before[0]
-    if not after[0] < least:
+    least = before[0].bumped(change.bump)
+    if after[0] >= least:
         return ""
     return (
         f"the step from {before[0]} to {after[0]} is smaller than the change between them, which needs at least "
@@ -109,3 +114,9 @@ def _reasons(before: Version, target: Version, change: Difference) -> str:
     ]
     more = f"; and {len(listed) - MAX_LISTED} more" if len(listed) > MAX_LISTED else ""
     return "; ".join(listed[:MAX_LISTED]) + more
+
+
+@cache
+def _checked(kind: type[Manifest]) -> attrgetter[tuple[Any, ...]]:
+    """Return a getter of the sections of a manifest that checks read."""
+    return attrgetter(*sorted(attrs.fields_dict(kind).keys() - UNREAD))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import shutil
 import stat
@@ -85,6 +86,19 @@ def test_a_whole_registry_is_sound(whole: Parts) -> None:
 
 
 @pytest.mark.case("A9", "C1", "C6", "E1", "B6")
+@pytest.mark.parametrize("enabled", [True, False])
+def test_the_collector_of_cycles_is_afterwards_as_it_was(whole: Parts, enabled: bool) -> None:
+    before = gc.isenabled()
+    (gc.enable if enabled else gc.disable)()
+    try:
+        with pytest.raises(NotFound):
+            examine(whole.store, patterns=["no/such"])
+        examine(whole.store)
+        assert gc.isenabled() == enabled
+    finally:
+        (gc.enable if before else gc.disable)()
+
+
 @pytest.mark.parametrize(("damage", "place"), EVERY)
 def test_a_damage_is_found_alone_and_names_whoever_it_concerns(
     parts: Parts, damage: Damage, place: str
