@@ -59,6 +59,10 @@ _IN_PLACE = frozenset(
     ).split()
 )
 """Methods that write into the tensor they are called on."""
+_WITHOUT_TENSORS = frozenset(
+    {torch._C._set_grad_enabled, Tensor.dim, Tensor.is_contiguous, Tensor.numel, Tensor.size}
+)
+"""Functions that are called for each layer and return no tensor."""
 _local = threading.local()
 
 
@@ -179,6 +183,8 @@ class _Building(NoDraws):
             )
 
     def called(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        if func in _WITHOUT_TENSORS:
+            return func(*args, **kwargs)
         if func in _LAZY_FACTORIES or getattr(func, "__module__", "") == "torch.nn.init":
             return super().called(func, args, kwargs)
         if getattr(func, "__name__", "") == "__get__":

@@ -13,7 +13,6 @@ from importlib.metadata import Distribution, EntryPoint, PackageNotFoundError, d
 from typing import Any
 
 import attrs
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from compatkit.errors import CompatkitError, PluginError, UsageError, type_of
 from compatkit.hooks import HOOK_API, HOOK_VERSION, PROJECT, Registration
@@ -229,6 +228,10 @@ def owner_of(point: EntryPoint) -> Owner:
 
 def check_api(stated: object, owner: Owner) -> None:
     """Compare ``compatkit_api`` (``1``, any minor version; or ``">=1.1,<3"``) with this version of the hooks."""
+    if stated == HOOK_API and type(stated) is int:  # most plugins, which need no parser of ranges
+        return
+    from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
     try:
         wanted = SpecifierSet(f"=={stated}.*" if type(stated) is int else stated)  # type: ignore[arg-type]
     except (InvalidSpecifier, TypeError):
