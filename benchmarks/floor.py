@@ -554,6 +554,10 @@ ROWS = (
             1.05,
             "growth:growth",
             3,
+            why="a publish lists all versions of its name five times, so that no other process's is overlooked: "
+            "5.1 ms where the name has 125 versions, 9.1 ms where it has 1,636."
+            if work == "publish-long"
+            else "",
             arguments={"work": work},
         )
         for work, what in (

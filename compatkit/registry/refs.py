@@ -111,7 +111,8 @@ class References:
 
     def used_numbers(self, name: str) -> set[Version]:
         """Return the used version numbers, including withdrawn versions, empty files and dropped numbers."""
-        return {Version(*number) for number in self._used(name)}
+        kinds = ("@versions", "@dropped")
+        return {Version(*number) for kind in kinds for number in self._listed(name, kind).numbers}
 
     def next_number(self, name: str, version: Version, bump: Bump) -> Version:
         """Return the first number after a version, in steps of ``bump``, that is not used.
@@ -121,13 +122,13 @@ class References:
             version: Version of the component.
             bump: Step, not ``"none"``.
         """
-        used, target = self._used(name), version.bumped(bump)
-        while numbers_of(target) in used:
+        folders = [self.folder(name) / kind for kind in ("@versions", "@dropped")]
+        for folder in folders:
+            durable.check_folders(folder, self.root)
+        target = version.bumped(bump)
+        while any(os.path.lexists(folder / str(target)) for folder in folders):
             target = target.bumped(bump)
         return target
-
-    def _used(self, name: str) -> set[tuple[int, int, int]]:
-        return {*self._listed(name).numbers, *self._listed(name, "@dropped").numbers}
 
     def digest(self, name: str, version: Version) -> str | None:
         """Return the manifest digest of a version; None if there is no such version.
@@ -313,5 +314,10 @@ def _is_segment(text: str) -> bool:
 @lru_cache(8)  # a publish lists the same folders several times
 def _numbers(files: tuple[str, ...]) -> tuple[tuple[int, int, int], ...]:
     """Return the version numbers among file names, in ascending order; others are stray files of an editor."""
-    matches = filter(None, map(VERSION.fullmatch, files))
-    return tuple(sorted((int(match[1]), int(match[2]), int(match[3])) for match in matches))
+    return tuple(sorted(filter(None, map(_number, files))))
+
+
+@lru_cache(2**14)
+def _number(file: str) -> tuple[int, int, int] | None:
+    match = VERSION.fullmatch(file)
+    return None if match is None else (int(match[1]), int(match[2]), int(match[3]))

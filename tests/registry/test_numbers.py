@@ -139,3 +139,17 @@ def test_the_time_grows_with_the_versions_and_not_with_their_square(store: Store
 
     few, many = (min(seconds(count) for _ in range(3)) for count in (1_000, 8_000))
     assert many < 24 * few  # 8 times as many; by the square it would be 64 times as long
+
+
+def test_the_next_number_is_the_first_that_is_not_used(store: Store) -> None:
+    digest = "sha256:" + "0" * 64
+    for number in ("1.0.0", "1.0.1", "1.1.0", "2.0.0"):
+        assert store.references.create(NAME, Version.parse(number), digest)
+    dropped = store.root / f"refs/{NAME}/@dropped/1.0.2"
+    dropped.mkdir(parents=True)
+    used = store.references.used_numbers(NAME)
+    assert Version(1, 0, 2) in used and len(used) == 5
+    steps = {"patch": "1.0.3", "minor": "1.2.0", "major": "3.0.0"}
+    for bump, expected in steps.items():
+        target = store.references.next_number(NAME, Version(1, 0, 0), bump)  # type: ignore[arg-type]
+        assert str(target) == expected and target not in used
