@@ -16,8 +16,9 @@ import time
 import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
+from gc import freeze  # in this package, gc is the command of that name
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import click
 
@@ -220,7 +221,7 @@ def main(arguments: list[str] | None = None) -> None:
         from compatkit.cli.shells import answer
 
         click.echo(answer(shell, program), nl=False)
-        sys.exit(0)
+        _leave(0)
     words = sys.argv[1:] if arguments is None else arguments
     machine = "--json" in words
     for stream in (sys.stdout, sys.stderr):
@@ -243,6 +244,12 @@ def main(arguments: list[str] | None = None) -> None:
         code = 0
     # Registered last, run first: a second Ctrl-C during exit must not print a traceback.
     atexit.register(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    _leave(code)
+
+
+def _leave(code: int) -> NoReturn:
+    """Exit without the collections that end a process: they would walk through every module that was imported."""
+    atexit.register(freeze)
     sys.exit(code)
 
 
