@@ -125,6 +125,18 @@ ROWS = (
         )
     ),
     Row(
+        "tiny-step-loop-functional",
+        "the same step in the trainer's loop alone, three idle plugins, SGD",
+        "the bare loop with SGD's functional form in place of the optimizer",
+        "us",
+        8,
+        "trainer_overhead:functional_loop_step",
+        why="26 to 36 us on a shared machine, 12 to 15 % of a step. The same batches, seeds, hooks, guards and results "
+        "in one function written out for this case add 3: the rest is some 25 calls of loop, objective and source, "
+        "about 1 us each, as Python's code is out of the processor's caches after torch has run. Written out, the step "
+        "would stand twice.",
+    ),
+    Row(
         "cka-grams-once",
         "CKA of 15 x 15 layers, 1,000 images, activations in memory, unbiased and biased",
         "Grams once, by hand, unbiased alone",

@@ -12,11 +12,13 @@ from collections.abc import Callable, Sequence
 from itertools import count
 from math import ceil, floor
 from statistics import median, quantiles
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from contest import Contestant, Times, compete
-from torch import nn
+from torch import Tensor, nn
+from torch.optim.sgd import sgd
 from trainer_rivals import rivals
 from trainer_tiny import (
     BATCH,
@@ -71,11 +73,27 @@ class Idle:
         """Do nothing."""
 
 
-def bare(kind: str, whole: nn.Module | None = None) -> Callable[[], object]:
+def by_function(parameters: list[Tensor]) -> Callable[[], object]:
+    """Return steps of SGD by torch's functional form, as ours calls it; gradients are removed after each."""
+    buffers: Any = [torch.zeros_like(parameter) for parameter in parameters]
+    settings: Any = {"momentum": MOMENTUM, "lr": RATE, "weight_decay": 0.0, "dampening": 0.0}
+
+    def update() -> None:
+        gradients: Any = [parameter.grad for parameter in parameters]
+        with torch.no_grad():
+            sgd(parameters, gradients, buffers, fused=True, nesterov=False, maximize=False, **settings)
+        for parameter in parameters:
+            parameter.grad = None
+
+    return update
+
+
+def bare(kind: str, whole: nn.Module | None = None, functional: bool = False) -> Callable[[], object]:
     """Return a function that runs ``STEPS`` steps of a hand-written loop, of a network that is not cut if given."""
     whole = nn.Sequential(*network()) if whole is None else whole
-    parameters = list(whole.parameters())
+    parameters: list[Tensor] = list(whole.parameters())
     optimizer = make_optimizer(kind, parameters)
+    update = by_function(parameters) if functional else None
     images, labels = pictures()
     scale, shift, numbers = torch.tensor(1 / (255 * STD)), torch.tensor(-MEAN / STD), count()
 
@@ -88,8 +106,11 @@ def bare(kind: str, whole: nn.Module | None = None) -> Callable[[], object]:
             logits = whole(torch.addcmul(shift, images[index].float(), scale))
             loss = F.cross_entropy(logits, targets)
             loss.backward()
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
+            if update is None:
+                optimizer.step()
+                optimizer.zero_grad(set_to_none=True)
+            else:
+                update()
             history.append((loss.detach(), logits.detach().argmax(1), targets))
 
     return turn
@@ -136,8 +157,16 @@ def loop_step(rounds: int, kind: str = "sgd") -> list[float]:
         rounds: Rounds of ``TURNS`` turns.
         kind: ``"sgd"`` or ``"adam"``.
     """
-    contestants = {"bare": Contestant(bare(kind)), OURS_IDLE: Contestant(ours(kind, 3))}
-    times = compete(contestants, TURNS * rounds, seed=0)
+    return _added(rounds, bare(kind), ours(kind, 3))
+
+
+def functional_loop_step(rounds: int) -> list[float]:
+    """Return the same where the bare loop calls SGD's functional form, too."""
+    return _added(rounds, bare("sgd", functional=True), ours("sgd", 3))
+
+
+def _added(rounds: int, rival: Callable[[], object], own: Callable[[], object]) -> list[float]:
+    times = compete({"bare": Contestant(rival), OURS_IDLE: Contestant(own)}, TURNS * rounds, seed=0)
     return [
         1e6 * (mine.processor - floor.processor) / STEPS
         for mine, floor in zip(times[OURS_IDLE], times["bare"], strict=True)
