@@ -131,7 +131,7 @@ ROWS = (
         "us",
         8,
         "trainer_overhead:functional_loop_step",
-        why="26 to 36 us on a shared machine, 12 to 15 % of a step. The same batches, seeds, hooks, guards and results "
+        why="26 to 39 us on a shared machine, 12 to 16 % of a step. The same batches, seeds, hooks, guards and results "
         "in one function written out for this case add 3: the rest is some 25 calls of loop, objective and source, "
         "about 1 us each, as Python's code is out of the processor's caches after torch has run. Written out, the step "
         "would stand twice.",
