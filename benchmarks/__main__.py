@@ -45,6 +45,7 @@ def main() -> int:
         return 0
     from floor_page import keep, kept, table  # the process of a row needs none of it
 
+    before = kept()
     measured: dict[str, Figure] = {}
     failed, absent = list[str](), list[Row]()
     for row in ROWS:
@@ -59,13 +60,13 @@ def main() -> int:
             failed.append(row.key)
         else:
             measured[row.key] = figure
+            if options.keep:
+                keep({row.key: figure})  # a run that is interrupted keeps what it has measured
     shown = [row for row in ROWS if row.key in measured]
     if options.json:
         print(json.dumps([attrs.asdict(figure) for figure in measured.values()], indent=1))
     else:
-        print("\n".join(table(shown, measured, kept())))
-    if options.keep:
-        keep(measured)
+        print("\n".join(table(shown, measured, before)))
     if absent:
         rows = ", ".join(row.key for row in absent)
         print(f"left out, as this machine has no {absent[0].needs} device: {rows}", file=sys.stderr)
