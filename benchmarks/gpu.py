@@ -1,7 +1,7 @@
 """Measure every figure that needs a GPU, in one run.
 
 Run ``python benchmarks/gpu.py --keep`` on a machine with a CUDA device, from a source tree: it writes the rows of the
-floor that need one (``floor.py``) to ``docs/results/floor.md`` and ``.json``, and all of the page to
+floor that need one (``floor/gpu.py``) to ``docs/results/floor.md`` and ``.json``, and all of the page to
 ``docs/results/gpu.md``, again after each section. ``--small --device cpu`` tries the scripts and says nothing about
 speed. Sections are independent: a failure is reported and the others continue. Contestants take turns in random order,
 and must compute the same.

@@ -12,6 +12,7 @@ import attrs
 
 from compatkit.errors import DataError, PluginError, UnknownName
 from compatkit.plugins.isolation import suggestion
+from compatkit.plugins.loading import Offer
 from compatkit.reports.tabular import Tabular
 
 if TYPE_CHECKING:
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
     from torch import Tensor, nn
-
-    from compatkit.plugins.loading import Offer
 
 Direction = Literal["higher", "lower", "none"]
 Status = Literal["ok", "approximate", "degenerate", "undefined"]

@@ -126,7 +126,7 @@ def sync_up(path: Path, root: Path, *others: Path) -> None:
     """Sync ``path`` and every folder above it, up to ``root``, so that their entries are durable.
 
     This covers folders that another process created and did not sync yet. Folders that did not change since this
-    process synced them are left out. The disk is asked for all at once, which takes it little longer than for one.
+    process synced them are left out.
 
     Args:
         path: Folder below ``root``.
@@ -139,35 +139,16 @@ def sync_up(path: Path, root: Path, *others: Path) -> None:
             folders[folder] = None
             if folder != root:
                 folder = folder.parent
-    changed = [folder for folder in folders if not is_synced(folder)]
-    states = [state_before_sync(folder) for folder in changed]
-    for folder in changed:
-        step("sync-folder", folder)
-    _flush_all(changed)
-    for folder, state in zip(changed, states, strict=True):
-        remember(folder, state)
+    for folder in folders:
+        if not is_synced(folder):
+            state = state_before_sync(folder)
+            sync_folder(folder)
+            remember(folder, state)
 
 
 def sync_folder(path: Path) -> None:
     """Make the entries of a folder durable, if the system supports it."""
     step("sync-folder", path)
-    _flush(path)
-
-
-def _flush_all(folders: Sequence[Path]) -> None:
-    if len(folders) < 2:
-        for folder in folders:
-            _flush(folder)
-        return
-    from concurrent.futures import ThreadPoolExecutor
-
-    with ThreadPoolExecutor(len(folders) - 1) as threads:
-        others = threads.map(_flush, folders[1:])
-        _flush(folders[0])
-        list(others)  # raises their errors
-
-
-def _flush(path: Path) -> None:
     if os.name == "nt":
         return
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0))

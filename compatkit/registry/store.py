@@ -19,7 +19,7 @@ from compatkit.foundation.codec import MAX_BYTES, is_digest
 from compatkit.registry import resolving
 from compatkit.registry.aliases import ANY, AliasEntry, Aliases, Anything
 from compatkit.registry.authorship import Author
-from compatkit.registry.blobs import Objects, Verify
+from compatkit.registry.blobs import LARGE, Objects, Verify
 from compatkit.registry.layout import Layout, initialize, inspect, locate
 from compatkit.registry.local_cache import LocalCache
 from compatkit.registry.names import Reference, Version, check_name
@@ -233,10 +233,13 @@ class Store:
         if not nonfinite:
             check_values(state, "The weights", NOT_PUBLISHED)
         pieces, digest = pieces_and_digest(state)
-        with ThreadPoolExecutor(1) as hashing:
-            future = hashing.submit(digest)
-            edge = self.objects.put(*pieces)
-            tensors = future.result()
+        if sum(map(len, pieces)) < LARGE:
+            edge, tensors = self.objects.put(*pieces), digest()
+        else:
+            with ThreadPoolExecutor(1) as hashing:
+                future = hashing.submit(digest)
+                edge = self.objects.put(*pieces)
+                tensors = future.result()
         self._payloads[edge.blob] = PayloadSummary(tensors, len(state))
         return Payload(edge, tensors, len(state), parameters)
 

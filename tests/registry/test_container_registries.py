@@ -24,7 +24,8 @@ from compatkit.registry.copy.report import TransferReport
 from compatkit.registry.copy.settings import TransferSettings
 from compatkit.registry.maintenance.check import examine
 from compatkit.registry.remotes.pushpull import clone, pull, push
-from compatkit.registry.signing.signer import SigningKey, sign
+from compatkit.registry.signing.private_keys import SigningKey
+from compatkit.registry.signing.signer import sign
 from compatkit.registry.signing.trust import Trusted
 from compatkit.registry.store import Store
 from compatkit_plugins.remotes import _blob_uploads, _registry_session

@@ -30,6 +30,7 @@ from compatkit.registry.dropping import drop
 from compatkit.registry.history import log
 from compatkit.registry.maintenance.check import examine
 from compatkit.registry.policies import Images, Policy
+from compatkit.registry.publications import record_publication
 from compatkit.registry.publish import Publisher
 from compatkit.registry.remotes.pushpull import pull, push
 from compatkit.registry.remotes.remote_settings import change_remote_settings, remote_rules
@@ -444,9 +445,10 @@ def test_a_version_without_a_record_is_compared_with_concurrent_ones_too(
 ):
     compared: list[object] = []
 
-    def full(*_: object, published: bool) -> None:
+    def full(*arguments: Any, published: bool) -> None:
         if published:
             raise EnvironmentFailure("the disk is full")
+        record_publication(*arguments, published=published)
 
     monkeypatch.setattr("compatkit.registry.publish.record_publication", full)
     monkeypatch.setattr(Publisher, "_check_linked", lambda self, state: compared.append(state.target))

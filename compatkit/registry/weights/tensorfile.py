@@ -227,11 +227,11 @@ def _hashed(contents: Iterable[_Content]) -> Iterator[tuple[str, str, tuple[int,
 
 def combine(parts: Iterable[tuple[str, str, tuple[int, ...], bytes]]) -> str:
     """Return the tensor digest of names, dtype codes, shapes and SHA-256 sums of the bytes."""
-    total = hashlib.sha256()
+    fields: list[bytes] = []
     for name, dtype, shape, content in sorted((part[0].encode(), *part[1:]) for part in parts):
         for field in (name, dtype.encode(), ",".join(map(str, shape)).encode(), content):
-            total.update(len(field).to_bytes(8, "little") + field)
-    return f"tensors:sha256:{total.hexdigest()}"
+            fields += (len(field).to_bytes(8, "little"), field)
+    return f"tensors:sha256:{hashlib.sha256(b''.join(fields)).hexdigest()}"
 
 
 def _dense(name: str, tensor: Tensor) -> Tensor:
