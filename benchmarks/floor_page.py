@@ -79,8 +79,9 @@ def keep(figures: Mapping[str, Figure]) -> None:
             lines += [*reasons, ""] if reasons else []
     loads = sorted({figures[row.key].load for row in rows})
     lines += [f"Load of the machine at the end of a row: {loads[0]:g} to {loads[-1]:g}.", ""]
-    if missing := [row.key for row in ROWS if row.key not in figures and row.needs]:
-        lines += [f"Not measured yet, as no machine had a GPU: {', '.join(missing)}."]
+    for why, needs in (("Not measured yet", ""), ("Not measured yet, as no machine had a GPU", "cuda")):
+        if missing := [row.key for row in ROWS if row.key not in figures and row.needs == needs]:
+            lines += [f"{why}: {', '.join(missing)}.", ""]
     KEPT.with_suffix(".md").write_text("\n".join(lines).rstrip() + "\n")
 
 
@@ -92,15 +93,13 @@ def _picture(rows: Sequence[Row], figures: Mapping[str, Figure]) -> bytes:
     axes = canvas.subplots()
     for place, row in enumerate(reversed(rows)):
         figure = figures[row.key]
-        low, middle, high = (
-            max(value / row.goal, 0.02) for value in (figure.low, figure.median, figure.high)
-        )
+        low, middle, high = (max(value / row.goal, 0.1) for value in (figure.low, figure.median, figure.high))
         color = COLORS[2] if figure.median <= row.goal else COLORS[1]
         axes.plot([low, high], [place, place], color=color, lw=1.5)
         axes.plot(middle, place, "o" if figure.median <= row.goal else "D", color=color, ms=4.5)
     axes.axvline(1, color=MUTED_COLOR, lw=1)
     axes.set_xscale("log")
-    axes.set_xticks([0.1, 0.2, 0.5, 1, 2, 5], ["0.1", "0.2", "0.5", "goal", "2 x", "5 x"])
+    axes.set_xticks([0.1, 0.2, 0.5, 1, 2, 5], ["0.1 or less", "0.2", "0.5", "goal", "2 x", "5 x"])
     axes.minorticks_off()
     axes.set_yticks(range(len(rows)), [row.key for row in reversed(rows)], fontsize=7)
     axes.set_ylim(-0.8, len(rows) - 0.2)
