@@ -32,7 +32,7 @@ ROWS = (
             "growth:growth",
             3,
             why="a publish lists all versions of its name five times, so that no other process's is overlooked: "
-            "5.1 ms where the name has 125 versions, 9.1 ms where it has 1,636."
+            "4.7 ms of the processor where the name has 200 versions, 12.6 ms where it has 3,200."
             if work == "publish-long"
             else "",
             arguments={"work": work},
