@@ -44,7 +44,7 @@ _OPTION_NAME = rf"(?i){_NAME}|key|password.*|.*cookies?|connection_string"
 _VALUE = r"(?!(?:\w+ )?(?:\*\*\*|\.\.\.)|value\b|None\b|<)"
 _HINT = re.compile(
     r"[=#]|%40|pass|key|token|secret|cookie|auth|bearer|basic|a[ks]ia|hf_|api_org|gh[pousr]_|github_pat|glpat|xox|sk-"
-    r"|ya29|eyj|aiza|cred|sig|assert|jwt|sas|pwd",
+    r"|ya29|eyj|aiza|cred|sig|assert|jwt|sas|pwd|accessid",
     re.IGNORECASE,
 )
 """A part of every credential but those before ``@``; most texts have none and are not searched further."""

@@ -234,3 +234,22 @@ def test_long_texts_take_no_long_time(text: str):
     start = time.process_time()
     redacted(text)
     assert time.process_time() - start < 2
+
+
+def test_each_name_of_a_secret_is_a_hint_by_itself() -> None:
+    """Texts without a hint are not searched, so that each name that stands before a secret must be one."""
+    names = "secret password passphrase token signature credential api_key account_key private_key assertion"
+    for name in (
+        *names.split(),
+        "authorization",
+        "pwd",
+        "pass",
+        "sig",
+        "auth",
+        "jwt",
+        "sas",
+        "GoogleAccessId",
+        "AWSAccessKeyId",
+    ):
+        text = f'see https://host.example/path {{"{name}": "hidden12345"}}'
+        assert "hidden12345" not in redacted(text), name
