@@ -64,7 +64,11 @@ def growth(rounds: int, work: str) -> list[float]:
         rounds: Number of rounds.
         work: One of ``WORKS``.
     """
-    times = WORKS[work](rounds)
+    return slopes(work, WORKS[work](rounds))
+
+
+def slopes(work: str, times: Times) -> list[float]:
+    """Print the times of a work, and return the slope of each round."""
     say(line(work, times))
     return [slope(dict(zip(times, each, strict=True))) for each in zip(*times.values(), strict=True)]
 

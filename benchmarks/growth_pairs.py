@@ -16,8 +16,8 @@ from typing import Any
 
 import check as contracts
 import torch
-from contest import expect, machine, say
-from growth import Times, line, slope, timed
+from contest import expect, machine
+from growth import Times, line, slopes, timed
 from matrix import noise, publish_parts
 from registry_floor import scratch
 
@@ -40,9 +40,7 @@ def growth(rounds: int, work: str) -> list[float]:
         rounds: Number of rounds.
         work: One of ``WORKS``.
     """
-    times = WORKS[work](rounds)
-    say(line(work, times))
-    return [slope(dict(zip(times, each, strict=True))) for each in zip(*times.values(), strict=True)]
+    return slopes(work, WORKS[work](rounds))
 
 
 def _check(rounds: int) -> Times:

@@ -421,7 +421,7 @@ def create_once(
         root: Root folder of the registry; the draft is in its ``tmp``.
         ready: Function that ensures that the blobs that the content refers to exist and are kept.
         sync: Whether to make the name durable; otherwise the caller does so. The content is durable before.
-        others: Further folders below ``root`` to make durable, which takes less time together.
+        others: Further folders below ``root`` to make durable.
 
     Raises:
         FileNotFoundError: Each draft was removed before its use.
